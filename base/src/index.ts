@@ -1,0 +1,4 @@
+export * from "./clock.ts";
+export * from "./log.ts";
+export * from "./run.ts";
+export * from "./scope.ts";

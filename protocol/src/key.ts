@@ -1,0 +1,33 @@
+import { z } from "zod";
+import { tenantSchema } from "./ids.ts";
+
+export const SCOPES = ["sandbox:read", "sandbox:write", "sandbox:exec", "template:write", "admin"] as const;
+export type Scope = (typeof SCOPES)[number];
+
+/** Body of `POST /v1/keys`. */
+export const createKeySchema = z.strictObject({
+  name: z.string().min(1).max(128),
+  /** Binds the key to one tenant: it sees and makes only that tenant's. */
+  tenant: tenantSchema.optional(),
+  scopes: z.array(z.enum(SCOPES)).min(1).default(["sandbox:read", "sandbox:write", "sandbox:exec"]),
+  /** 1 second to 10 years; without it the key does not expire. */
+  expires_in_seconds: z.number().int().min(1).max(315_360_000).optional(),
+});
+export type CreateKeyRequest = z.output<typeof createKeySchema>;
+
+export const keySchema = z.object({
+  id: z.string(),
+  name: z.string(),
+  /** First characters of the key, enough to recognise it. */
+  prefix: z.string(),
+  tenant: z.string().nullable(),
+  scopes: z.array(z.enum(SCOPES)),
+  created_at: z.string(),
+  expires_at: z.string().nullable(),
+  last_used_at: z.string().nullable(),
+  revoked_at: z.string().nullable(),
+});
+export type ApiKey = z.infer<typeof keySchema>;
+
+/** Answer of `POST /v1/keys`: the only time the key itself is shown. */
+export type CreatedApiKey = ApiKey & { key: string };
