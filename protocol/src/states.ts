@@ -59,6 +59,7 @@ export const END_REASONS = [
   "runtime_crashed",
   "create_failed",
   "host_lost",
+  "shutdown",
 ] as const;
 
 export type EndReason = (typeof END_REASONS)[number];
