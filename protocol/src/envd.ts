@@ -27,7 +27,8 @@ export interface StartRequest {
 
 export interface ProcessEndExtension {
   outcome: "exited" | "signalled" | "timed_out" | "oom";
-  exitCode: number;
+  /** Null unless the process exited by itself. */
+  exitCode: number | null;
   signal: string | null;
   durationMs: number;
   stdoutBytes: number;
@@ -38,7 +39,7 @@ export interface ProcessEndExtension {
 
 export interface ProcessEvent {
   start?: { pid: number };
-  data?: { stdout?: string; stderr?: string; pty?: string; torpor?: { droppedBytes?: number } };
+  data?: { stdout?: string; stderr?: string; pty?: string; torpor?: { lostBytes?: number } };
   end?: { exitCode?: number; exited?: boolean; status?: string; error?: string; torpor?: ProcessEndExtension };
   keepalive?: Record<string, never>;
 }

@@ -30,13 +30,19 @@ export const execRequestSchema = z.strictObject({
     .optional(),
   /** Text given to the command on standard input, which is then closed. Without it standard input is empty. */
   stdin: z.string().max(LIMITS.maxCommandBytes).optional(),
-  /** Seconds until TERM to the whole process group, then KILL. Fractions allowed. */
-  timeout_seconds: z.number().positive().max(LIMITS.maxExecTimeoutSeconds).default(LIMITS.defaultExecTimeoutSeconds),
+  /**
+   * Seconds until TERM to the whole process group, then KILL. Fractions allowed. Default 60; a background command
+   * has no limit unless one is given.
+   */
+  timeout_seconds: z.number().positive("must be more than 0").max(LIMITS.maxExecTimeoutSeconds).optional(),
   /** Output kept per stream; the rest is counted and dropped. */
   max_output_bytes: z.number().int().min(0).max(LIMITS.maxMaxOutputBytes).default(LIMITS.defaultMaxOutputBytes),
   /** How output is written in JSON: `utf8` replaces invalid bytes by U+FFFD, `base64` is byte-exact. */
   encoding: z.enum(["utf8", "base64"]).default("utf8"),
-  /** Goes on after the client leaves: list it under `/processes`, attach again with its `exec_id`. */
+  /**
+   * Goes on after the client leaves: list it under `/processes`, attach again with its `exec_id`. The JSON form answers
+   * 202 with `{exec_id, pid}` as soon as it has started; the NDJSON form streams until the client leaves.
+   */
   background: z.boolean().default(false),
 });
 export type ExecRequest = z.output<typeof execRequestSchema>;
@@ -64,6 +70,10 @@ export const execResultSchema = z.object({
   message: z.string().optional(),
 });
 export type ExecResult = z.infer<typeof execResultSchema>;
+
+/** Answer of `POST .../exec` with `background: true`: the command has started. */
+export const startedExecSchema = z.object({ exec_id: z.string(), pid: z.number().int() });
+export type StartedExec = z.infer<typeof startedExecSchema>;
 
 /**
  * One line of the NDJSON stream (`Accept: application/x-ndjson`). Output is base64 so that it is byte-exact

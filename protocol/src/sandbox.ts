@@ -5,6 +5,11 @@ import { SANDBOX_STATES } from "./states.ts";
 
 const noNul = (text: string): boolean => !text.includes("\0");
 
+const PLAIN_TEXT = "must not contain NUL or half of a surrogate pair";
+
+/** Text that every store keeps unchanged: PostgreSQL takes neither NUL nor lone surrogates. */
+const isPlainText = (text: string): boolean => noNul(text) && !/\p{Surrogate}/u.test(text);
+
 function totalBytes(record: Record<string, string>): number {
   const encoder = new TextEncoder();
   let bytes = 0;
@@ -14,7 +19,7 @@ function totalBytes(record: Record<string, string>): number {
 
 /** Key-value labels of the caller: at most 64 entries and 16 KiB in all. */
 export const metadataSchema = z
-  .record(z.string().min(1).max(128), z.string().max(4096))
+  .record(z.string().min(1).max(128).refine(isPlainText, PLAIN_TEXT), z.string().max(4096).refine(isPlainText, PLAIN_TEXT))
   .refine((value) => Object.keys(value).length <= LIMITS.maxMetadataEntries, `at most ${LIMITS.maxMetadataEntries} entries`)
   .refine((value) => totalBytes(value) <= LIMITS.maxMetadataBytes, `at most ${LIMITS.maxMetadataBytes} bytes in all`);
 
@@ -46,7 +51,7 @@ export const createSandboxSchema = z.strictObject({
   /** Wall-clock deadline counted from create. */
   ttl_seconds: ttlSecondsSchema.default(LIMITS.defaultTtlSeconds),
   on_expire: z.enum(["destroy"]).default("destroy"),
-  name: z.string().min(1).max(128).refine(noNul, "must not contain NUL").optional(),
+  name: z.string().min(1).max(128).refine(isPlainText, PLAIN_TEXT).optional(),
   tenant: tenantSchema.optional(),
   metadata: metadataSchema.default({}),
   env: envSchema.default({}),

@@ -58,6 +58,8 @@ export const END_REASONS = [
   "oom",
   "runtime_crashed",
   "create_failed",
+  /** The client left before it could learn the id of what it had asked for. */
+  "abandoned",
   "host_lost",
   "shutdown",
 ] as const;
