@@ -1,0 +1,25 @@
+import type { Command } from "commander";
+import { type CliContext, invocationOf } from "../context.ts";
+import { shutDown } from "../instance/shut-down.ts";
+import { requireRoot } from "./up.ts";
+
+/** `torpor down`: ends the instance and, unless told otherwise, its sandboxes. */
+export function registerDown(program: Command, context: CliContext): void {
+  program
+    .command("down")
+    .summary("stop Torpor on this machine")
+    .description("Ends every sandbox, then the server and the host. Leaves no process, mount or network behind. Idempotent. Needs root.")
+    .option("--keep-sandboxes", "leave the sandboxes running: the next 'up' takes them over (for upgrades)")
+    .action(async (options: { keepSandboxes?: boolean }, command: Command) => {
+      const invocation = invocationOf(context, command);
+      requireRoot(invocation, "down");
+      const result = await shutDown({
+        paths: invocation.paths,
+        installation: context.installation,
+        env: context.env,
+        drain: options.keepSandboxes !== true,
+        onNote: (message) => invocation.note(message),
+      });
+      invocation.answer(result, () => (result.was_running ? "Torpor is stopped." : "Torpor was not running."));
+    });
+}

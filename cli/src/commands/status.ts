@@ -1,0 +1,33 @@
+import type { Command } from "commander";
+import { type CliContext, invocationOf } from "../context.ts";
+import { type LiveStatus, readStatus } from "../instance/instance-status.ts";
+import { formatDuration } from "../output/quantities.ts";
+import type { Style } from "../output/style.ts";
+
+/** `torpor status`: what runs from the state directory. */
+export function registerStatus(program: Command, context: CliContext): void {
+  program
+    .command("status")
+    .summary("show the instance on this machine")
+    .description("Shows what runs from the state directory and whether it answers. Needs no root. Exit code 1 when nothing runs.")
+    .action(async (_options: unknown, command: Command) => {
+      const invocation = invocationOf(context, command);
+      const status = await readStatus(invocation.paths);
+      invocation.answer(status, () => describeStatus(status, invocation.style));
+    });
+}
+
+/** The status as lines for a person. */
+export function describeStatus(status: LiveStatus, style: Style): string {
+  const pid = (value: number): string => (value === 0 ? style.red("down") : `pid ${value}`);
+  const health = status.healthy ? style.green("running") : style.yellow("running, but not answering");
+  return [
+    `torpor ${status.version}: ${health} for ${formatDuration(Date.now() - Date.parse(status.started_at))}`,
+    `url      ${style.bold(status.url)}`,
+    `api key  ${status.api_key_file}`,
+    `state    ${status.state_dir}`,
+    `driver   ${status.driver} (${status.acceleration})`,
+    `host     ${pid(status.pids.host)}`,
+    `server   ${pid(status.pids.server)}`,
+  ].join("\n");
+}

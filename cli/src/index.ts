@@ -1,0 +1,2 @@
+export { type CliContext, processContext } from "./context.ts";
+export { runCli } from "./run-cli.ts";

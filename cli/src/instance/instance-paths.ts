@@ -1,0 +1,42 @@
+import { join, resolve } from "node:path";
+
+/** Where an instance keeps its things when nothing else is said. */
+export const DEFAULT_STATE_DIR = "/var/lib/torpor";
+
+/** Every path of a state directory that the command line touches. */
+export interface InstancePaths {
+  stateDir: string;
+  hostDir: string;
+  machinesDir: string;
+  serverDir: string;
+  runDir: string;
+  logsDir: string;
+  apiKeyFile: string;
+  instanceFile: string;
+  hostFile: string;
+  serverFile: string;
+  hostSocket: string;
+  hostToken: string;
+  supervisorLock: string;
+}
+
+/** Lays out the state directory; nothing is read or made. */
+export function instancePaths(stateDir: string): InstancePaths {
+  const root = resolve(stateDir);
+  const runDir = join(root, "run");
+  return {
+    stateDir: root,
+    hostDir: join(root, "host"),
+    machinesDir: join(root, "host", "machines"),
+    serverDir: join(root, "server"),
+    runDir,
+    logsDir: join(root, "logs"),
+    apiKeyFile: join(root, "api-key"),
+    instanceFile: join(runDir, "instance.json"),
+    hostFile: join(runDir, "host.json"),
+    serverFile: join(runDir, "server.json"),
+    hostSocket: join(runDir, "host.sock"),
+    hostToken: join(runDir, "host-token"),
+    supervisorLock: join(runDir, "supervisor.lock"),
+  };
+}

@@ -1,0 +1,107 @@
+import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { CodedError } from "@torpor/protocol";
+import { type Installation, missingParts } from "./installation.ts";
+import type { InstancePaths } from "./instance-paths.ts";
+import { endProcess, isAlive, signalProcess, waitForEnd } from "./process-identity.ts";
+import { readRunFile } from "./run-file.ts";
+import { drainHost, startInstance } from "./supervisor.ts";
+import { supervisorOf } from "./supervisor-lock.ts";
+
+export interface ShutDownOptions {
+  paths: InstancePaths;
+  installation: Installation;
+  env: NodeJS.ProcessEnv;
+  /** End every sandbox (the default of `down`), or leave them for the next `up` to take over. */
+  drain: boolean;
+  onNote: (message: string) => void;
+  /** How long the supervisor gets for an orderly stop. Default 90 s: two graces and the drain. */
+  supervisorTimeoutMs?: number;
+}
+
+export interface ShutDownResult {
+  /** False when there was nothing to stop. */
+  was_running: boolean;
+  /** Programs that had to be killed. */
+  killed: string[];
+}
+
+/** The signal that asks a supervisor to stop without ending the sandboxes. */
+export const STOP_KEEPING_SANDBOXES = "SIGUSR2";
+
+/**
+ * Stops an instance, in whatever shape it is: with its supervisor, without it, or with nothing left but machines
+ * that nobody looks after. Idempotent.
+ */
+export async function shutDown(options: ShutDownOptions): Promise<ShutDownResult> {
+  const { paths, drain, onNote } = options;
+  const result: ShutDownResult = { was_running: false, killed: [] };
+  const supervisor = supervisorOf(paths.supervisorLock);
+  if (supervisor !== null) {
+    result.was_running = true;
+    signalProcess(supervisor, drain ? "SIGTERM" : STOP_KEEPING_SANDBOXES);
+    if (!(await waitForEnd(supervisor, options.supervisorTimeoutMs ?? 90_000))) {
+      onNote(`the supervisor (pid ${supervisor.pid}) does not stop: killing it`);
+      signalProcess(supervisor, "SIGKILL");
+      await waitForEnd(supervisor, 5_000);
+      result.killed.push("supervisor");
+    }
+  }
+  for (const [name, path] of [
+    ["server", paths.serverFile],
+    ["host", paths.hostFile],
+  ] as const) {
+    const left = readRunFile(path);
+    if (left === null) continue;
+    if (name === "host" && drain && isAlive(left)) await drainLeftHost(options);
+    const how = await endProcess(left, 10_000);
+    if (how !== "already_ended") result.was_running = true;
+    if (how === "killed") result.killed.push(name);
+    rmSync(path, { force: true });
+  }
+  if (drain && hasMachines(paths)) await drainWithNewHost(options, result);
+  for (const path of [paths.instanceFile, paths.hostToken, paths.hostSocket, paths.supervisorLock]) rmSync(path, { force: true });
+  return result;
+}
+
+async function drainLeftHost({ paths, onNote }: ShutDownOptions): Promise<void> {
+  try {
+    await drainHost(paths, readFileSync(paths.hostToken, "utf8").trim());
+  } catch (error) {
+    onNote(`the host that was left behind could not end its sandboxes: ${error instanceof Error ? error.message : String(error)}`);
+  }
+}
+
+/** Machines outlive their host. With no host to end them, one is started for that alone. */
+async function drainWithNewHost(options: ShutDownOptions, result: ShutDownResult): Promise<void> {
+  const { paths, installation, env, onNote } = options;
+  const missing = missingParts(installation);
+  if (missing.length > 0) {
+    throw new CodedError(
+      "host_unavailable",
+      `sandboxes are left in ${paths.machinesDir} and no host runs to end them, nor can one be started: ${missing.join("; ")}. Build first (bin/quickstart), then run 'torpor down' again.`,
+    );
+  }
+  onNote("sandboxes were left without a host: starting one to end them");
+  result.was_running = true;
+  const instance = await startInstance({
+    paths,
+    installation,
+    listen: "127.0.0.1:0",
+    env: { ...env, TORPOR_POOL_TARGET: "0" },
+    onEvent: (event) => {
+      if (event.type === "note") onNote(event.message);
+    },
+  });
+  await instance.stop({ drain: true });
+}
+
+function hasMachines(paths: InstancePaths): boolean {
+  if (!existsSync(join(paths.hostDir, "journal.sqlite"))) return false;
+  try {
+    return readdirSync(paths.machinesDir).length > 0;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
+    throw error;
+  }
+}

@@ -1,0 +1,190 @@
+import { randomBytes } from "node:crypto";
+import { chmodSync, chownSync, mkdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { CodedError } from "@torpor/protocol";
+import { hostRequest } from "./host-request.ts";
+import type { Installation } from "./installation.ts";
+import type { InstancePaths } from "./instance-paths.ts";
+import { keepLogsBounded } from "./log-rotation.ts";
+import { endProcess, ownIdentity } from "./process-identity.ts";
+import { invokingOwner, type Owner, serverOwner } from "./process-owner.ts";
+import { type InstanceFile, readRunFile, writeFileAtomically } from "./run-file.ts";
+import { type ProgramEvent, SupervisedProgram } from "./supervised-program.ts";
+import { releaseSupervisorLock, takeSupervisorLock } from "./supervisor-lock.ts";
+
+export interface SupervisorOptions {
+  paths: InstancePaths;
+  installation: Installation;
+  /** Address and port of the API. */
+  listen: string;
+  env: NodeJS.ProcessEnv;
+  onEvent: (event: ProgramEvent | { type: "note"; message: string }) => void;
+  /** Time for the host and the server to come up. Default 60 s each: a host adopts its machines first. */
+  readyTimeoutMs?: number;
+}
+
+/** Grace between TERM and KILL. Host and server promise to exit within 5 s. */
+const STOP_GRACE_MS = 10_000;
+/** Time for the host to end all its machines. */
+const DRAIN_TIMEOUT_MS = 60_000;
+
+/** A running instance. */
+export interface Instance {
+  file: InstanceFile;
+  /** Ends server and host; `drain` ends every sandbox first, else they go on and the next `up` takes them over. */
+  stop(options: { drain: boolean }): Promise<void>;
+}
+
+/**
+ * Starts host, then server, and keeps them running.
+ *
+ * @throws CodedError `conflict` when another supervisor holds the state directory; `host_unavailable` when one of the
+ * two does not come up, with nothing left running.
+ */
+export async function startInstance(options: SupervisorOptions): Promise<Instance> {
+  const { paths, installation, onEvent } = options;
+  const owner = invokingOwner(options.env);
+  const runAs = serverOwner();
+  makeStateDirectories(paths, runAs);
+  const holder = takeSupervisorLock(paths.supervisorLock);
+  if (holder !== null) {
+    throw new CodedError("conflict", `an instance already runs from ${paths.stateDir} (pid ${holder.pid})`, {
+      details: { pid: holder.pid },
+    });
+  }
+  const token = randomBytes(32).toString("hex");
+  const host = new SupervisedProgram({
+    name: "host",
+    argv: installation.hostArgv,
+    env: hostEnv(options, token, runAs),
+    logPath: join(paths.logsDir, "host.log"),
+    runFilePath: paths.hostFile,
+    readyTimeoutMs: options.readyTimeoutMs ?? 60_000,
+    onEvent,
+  });
+  const server = new SupervisedProgram({
+    name: "server",
+    argv: installation.serverArgv,
+    env: serverEnv(options, token, owner, runAs),
+    logPath: join(paths.logsDir, "server.log"),
+    runFilePath: paths.serverFile,
+    readyTimeoutMs: options.readyTimeoutMs ?? 60_000,
+    onEvent,
+  });
+  const logs = ["host.log", "server.log", "supervisor.log"].map((name) => join(paths.logsDir, name));
+  const stopRotation = keepLogsBounded(logs, (path, error) =>
+    onEvent({ type: "note", message: `cannot rotate ${path}: ${String(error)}` }),
+  );
+
+  let stopping: Promise<void> | undefined;
+  const stop = ({ drain }: { drain: boolean }): Promise<void> => {
+    stopping ??= (async () => {
+      await server.stop(STOP_GRACE_MS); // first, so that nothing new is made while the host ends the rest
+      if (drain) {
+        await drainHost(paths, token).catch((error: unknown) =>
+          onEvent({ type: "note", message: `the sandboxes could not all be ended: ${String(error)}` }),
+        );
+      }
+      await host.stop(STOP_GRACE_MS);
+      stopRotation();
+      for (const path of [paths.instanceFile, paths.hostToken, paths.hostSocket]) rmSync(path, { force: true });
+      releaseSupervisorLock(paths.supervisorLock);
+    })();
+    return stopping;
+  };
+
+  try {
+    await endLeftovers(paths, onEvent);
+    writeFileAtomically(paths.hostToken, token, 0o600);
+    await host.start();
+    const health = await hostRequest({ socketPath: paths.hostSocket, token, method: "GET", path: "/v1/health", timeoutMs: 10_000 });
+    const { url } = await server.start();
+    const text = (name: string): string => {
+      const value = (health as Record<string, unknown> | null)?.[name];
+      return typeof value === "string" ? value : "unknown";
+    };
+    const file: InstanceFile = {
+      version: installation.version,
+      url: url ?? `http://${options.listen}`,
+      state_dir: paths.stateDir,
+      api_key_file: paths.apiKeyFile,
+      driver: text("driver"),
+      acceleration: text("acceleration"),
+      started_at: new Date().toISOString(),
+      supervisor: ownIdentity(),
+    };
+    writeFileAtomically(paths.instanceFile, `${JSON.stringify(file, null, 2)}\n`, 0o644);
+    return { file, stop };
+  } catch (error) {
+    await stop({ drain: false });
+    throw error;
+  }
+}
+
+/** Asks the host to end every machine, its pool and its network. */
+export async function drainHost(paths: InstancePaths, token: string): Promise<void> {
+  const socketPath = readRunFile(paths.hostFile)?.socket ?? paths.hostSocket;
+  await hostRequest({ socketPath, token, method: "POST", path: "/v1/drain", timeoutMs: DRAIN_TIMEOUT_MS });
+}
+
+/** Ends a host or server that outlived its supervisor. Its machines go on: the new host adopts them. */
+async function endLeftovers(paths: InstancePaths, onEvent: SupervisorOptions["onEvent"]): Promise<void> {
+  for (const [name, path] of [
+    ["server", paths.serverFile],
+    ["host", paths.hostFile],
+  ] as const) {
+    const left = readRunFile(path);
+    if (left === null) continue;
+    const how = await endProcess(left, STOP_GRACE_MS);
+    if (how !== "already_ended") {
+      onEvent({ type: "note", message: `ended the ${name} (pid ${left.pid}) that an earlier supervisor left behind` });
+    }
+    rmSync(path, { force: true });
+  }
+}
+
+function makeStateDirectories(paths: InstancePaths, runAs: Owner): void {
+  const make = (path: string, mode: number): void => {
+    mkdirSync(path, { recursive: true, mode });
+    chmodSync(path, mode); // whatever the umask, and also when it was there
+  };
+  make(paths.stateDir, 0o755);
+  make(paths.hostDir, 0o700);
+  make(paths.runDir, 0o755);
+  make(paths.logsDir, 0o755);
+  make(paths.serverDir, 0o700);
+  if (process.getuid?.() === 0) chownSync(paths.serverDir, runAs.uid, runAs.gid);
+}
+
+function programEnv(env: NodeJS.ProcessEnv, paths: InstancePaths): NodeJS.ProcessEnv {
+  const inherited = { ...env };
+  // The client's own settings are not the programs' business.
+  for (const name of ["TORPOR_API_KEY", "TORPOR_URL", "NODE_OPTIONS"]) delete inherited[name];
+  const path = inherited["PATH"] ?? "";
+  return { ...inherited, PATH: `${path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`, TORPOR_STATE_DIR: paths.stateDir };
+}
+
+function hostEnv(options: SupervisorOptions, token: string, runAs: Owner): NodeJS.ProcessEnv {
+  const { paths, installation } = options;
+  return {
+    ...programEnv(options.env, paths),
+    TORPOR_HOST_TOKEN: token,
+    TORPOR_GUEST_BINARY: installation.guestBinary,
+    TORPOR_TEMPLATES_SOURCE: installation.templatesSource,
+    TORPOR_RUN_AS: `${runAs.uid}:${runAs.gid}`, // whose group may open the host's socket
+  };
+}
+
+function serverEnv(options: SupervisorOptions, token: string, owner: Owner, runAs: Owner): NodeJS.ProcessEnv {
+  const { paths, listen } = options;
+  const env: NodeJS.ProcessEnv = {
+    ...programEnv(options.env, paths),
+    TORPOR_HOST_TOKEN: token,
+    TORPOR_HOST_URL: `unix:${paths.hostSocket}`,
+    TORPOR_LISTEN: listen,
+    TORPOR_API_KEY_FILE: paths.apiKeyFile,
+    TORPOR_API_KEY_OWNER: `${owner.uid}:${owner.gid}`,
+  };
+  if (process.getuid?.() === 0) env["TORPOR_RUN_AS"] = `${runAs.uid}:${runAs.gid}`;
+  return env;
+}

@@ -1,0 +1,61 @@
+import { Command, Option } from "commander";
+import { registerDown } from "./commands/down.ts";
+import { registerStatus } from "./commands/status.ts";
+import { registerUp } from "./commands/up.ts";
+import { registerVersion } from "./commands/version.ts";
+import type { CliContext } from "./context.ts";
+
+const REGISTRATIONS = [registerUp, registerDown, registerStatus, registerVersion];
+
+/**
+ * The whole command line. Parsing throws `CommanderError` in place of exiting.
+ *
+ * Global options are accepted before and after the command; options of `run` and `exec` end at the first word that
+ * belongs to the command run inside, so `torpor exec ID ls -la` needs no `--`.
+ */
+export function buildProgram(context: CliContext, options: { quietErrors?: boolean } = {}): Command {
+  const program = new Command("torpor");
+  program
+    .description("Sandboxes for AI agents: ephemeral by default, stateful on purpose.")
+    .version(context.installation.version, "-V, --version", "show the version")
+    .enablePositionalOptions()
+    .exitOverride()
+    .configureOutput({
+      writeOut: (text) => void context.stdout.write(text),
+      writeErr: (text) => {
+        if (options.quietErrors !== true) context.stderr.write(text); // with --json the envelope is all there is
+      },
+    })
+    .showSuggestionAfterError()
+    .addHelpText("after", EPILOGUE);
+  for (const register of REGISTRATIONS) register(program, context);
+  addGlobalOptions(program);
+  return program;
+}
+
+function addGlobalOptions(command: Command): void {
+  for (const option of globalOptions()) command.addOption(option);
+  command.showHelpAfterError("(add --help for how it is used)");
+  for (const child of command.commands) {
+    child.exitOverride().copyInheritedSettings(command);
+    addGlobalOptions(child);
+  }
+}
+
+function globalOptions(): Option[] {
+  return [
+    new Option("--json", "answer with one JSON document; errors as JSON on standard error").helpGroup("Global options:"),
+    new Option("--url <url>", "address of the API (TORPOR_URL; else the instance on this machine)").helpGroup("Global options:"),
+    new Option("--api-key <key>", "API key (better: TORPOR_API_KEY or TORPOR_API_KEY_FILE, which no process list shows)").helpGroup("Global options:"),
+    new Option("--state-dir <dir>", "state directory of the instance (TORPOR_STATE_DIR; default /var/lib/torpor)").helpGroup("Global options:"),
+  ];
+}
+
+const EPILOGUE = `
+Examples:
+  sudo torpor up --detach            start Torpor on this machine
+  torpor run script.py               run a script in a fresh sandbox, then destroy it
+  torpor exec -it ID -- bash         a terminal in a sandbox
+
+Exit codes: 0 success, 1 failure, 2 wrong usage. 'run' and 'exec' end with the command's own exit code;
+124 its time limit, 125 Torpor failed, 128+N ended by signal N.`;
