@@ -116,7 +116,6 @@ export class MmdebstrapProgress {
       return;
     }
     if (stage === "unpack" && done === 1) this.#report({ stage: "download", label: "Downloaded", fraction: 1 });
-    if (stage === "configure" && done === 1) this.#report({ stage: "unpack", label: "Unpacked", fraction: 1 });
     this.#report({ stage, label, fraction: done / total });
   }
 }
