@@ -1,0 +1,161 @@
+// Package agent puts the parts together: one HTTP server, its gate and its routes.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"torpor/guest/account"
+	"torpor/guest/files"
+	"torpor/guest/fsys"
+	"torpor/guest/identity"
+	"torpor/guest/process"
+	"torpor/guest/reaper"
+	"torpor/guest/spawn"
+	"torpor/guest/wire"
+)
+
+// Version is what health checks and `torpor-guest version` tell. EnvdVersion is the protocol level E2B's clients are to assume.
+const (
+	Version     = "0.1.0"
+	EnvdVersion = "0.6.13"
+)
+
+// Options are what may differ between a sandbox and a test.
+type Options struct {
+	Platform   identity.Platform
+	PasswdPath string // /etc/passwd
+	GroupPath  string // /etc/group
+	CgroupRoot string // /sys/fs/cgroup; empty for no inner cgroup
+	WarmShells int
+	// DefaultUser is whose shells wait before the first init.
+	DefaultUser string
+	Reaper      *reaper.Reaper
+}
+
+// Agent is the server and everything behind it.
+type Agent struct {
+	gate      *identity.Gate
+	table     *process.Table
+	accounts  *account.Book
+	envd      *http.ServeMux
+	host      *http.ServeMux
+	files     *files.Files
+	init      *identity.Initializer
+	startedAt time.Time
+	conns     connections
+	cpu       cpuSample
+}
+
+// New wires an agent; it serves once [Agent.Serve] is called.
+func New(o Options) *Agent {
+	a := &Agent{gate: identity.NewGate(), accounts: account.Open(o.PasswdPath, o.GroupPath), startedAt: time.Now()}
+	a.conns.open = map[net.Conn]struct{}{}
+	var cgroup *spawn.UserCgroup
+	if o.CgroupRoot != "" {
+		cgroup = spawn.OpenUserCgroup(o.CgroupRoot)
+	}
+	defaults := func() process.Settings {
+		if id := a.gate.Identity(); id != nil {
+			return process.Settings{Env: id.Env, DefaultUser: id.DefaultUser, DefaultWorkdir: id.DefaultWorkdir}
+		}
+		return process.Settings{DefaultUser: o.DefaultUser}
+	}
+	a.table = process.NewTable(o.Reaper, a.accounts, defaults, cgroup.Add)
+	paths := &fsys.Paths{Accounts: a.accounts,
+		DefaultUser:    func() string { return defaults().DefaultUser },
+		DefaultWorkdir: func() string { return defaults().DefaultWorkdir }}
+	a.init = &identity.Initializer{Gate: a.gate, Platform: o.Platform, Reaper: o.Reaper, Accounts: a.accounts,
+		RefitShells: a.table.Shells().Refit, SetPidsLimit: cgroup.SetPidsLimit, CloseStreams: a.conns.closeOthers}
+
+	a.files = files.New(paths, a.gate.AuthorizeFile)
+	a.envd = http.NewServeMux()
+	a.table.Register(a.envd)
+	fsys.New(paths).Register(a.envd)
+	a.envd.HandleFunc("/envs", a.serveEnvs)
+	a.envd.HandleFunc("/metrics", a.serveMetrics)
+	a.host = http.NewServeMux()
+	a.host.HandleFunc("/torpor/freeze", a.init.ServeFreeze)
+	a.table.Shells().Keep(o.WarmShells)
+	return a
+}
+
+// Bounds of the server.
+const (
+	headerBytesMax = 64 << 10
+	headerTimeout  = 30 * time.Second
+	connectionsMax = 4096
+)
+
+// Serve answers on the listener until ctx ends; then it ends all processes it started.
+func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler:           a,
+		MaxHeaderBytes:    headerBytesMax,
+		ReadHeaderTimeout: headerTimeout,
+		ConnState:         a.conns.onState,
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ErrorLog:          log.New(io.Discard, "", 0), // broken connections are the clients' business
+	}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	err := server.Serve(&limitedListener{Listener: listener, slots: make(chan struct{}, connectionsMax)})
+	a.table.KillAll()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serving on %s ended: %w", listener.Addr(), err)
+}
+
+// ServeHTTP is the gate in front of every route.
+func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.Path
+	switch {
+	case path == "/health":
+		if a.gate.Locked() {
+			w.Header().Set("X-Torpor-Locked", "1")
+		}
+		w.WriteHeader(http.StatusNoContent)
+	case path == "/torpor/init":
+		a.init.ServeInit(w, r)
+	case a.gate.Locked():
+		refuseLocked(w, r)
+	case strings.HasPrefix(path, "/torpor/"):
+		if !a.gate.HasHostKey(r) {
+			wire.WriteJSON(w, http.StatusForbidden, map[string]string{"code": "wrong_host_key", "message": "this route is for the host alone; header X-Torpor-Host-Key is missing or wrong"})
+			return
+		}
+		a.host.ServeHTTP(w, r)
+	case path == "/files":
+		a.files.ServeHTTP(w, r)
+	case !a.gate.HasToken(r):
+		wire.WriteError(w, wire.Errorf(wire.Unauthenticated, "unauthorized access, please provide a valid access token in header X-Access-Token"))
+	default:
+		a.envd.ServeHTTP(w, r)
+	}
+}
+
+func refuseLocked(w http.ResponseWriter, r *http.Request) {
+	contentType := r.Header.Get("Content-Type")
+	unavailable := wire.Errorf(wire.Unavailable, "the sandbox is locked: it is being snapshotted or has not been given its identity yet")
+	switch {
+	case strings.HasPrefix(contentType, "application/connect+"):
+		w.Header().Set("Content-Type", contentType)
+		_, _ = w.Write(wire.AppendEndStream(nil, unavailable))
+	case strings.HasPrefix(r.URL.Path, "/process.") || strings.HasPrefix(r.URL.Path, "/filesystem."):
+		wire.WriteError(w, unavailable)
+	default:
+		identity.WriteLocked(w)
+	}
+}
+
+func (a *Agent) serveEnvs(w http.ResponseWriter, r *http.Request) {
+	wire.WriteJSON(w, http.StatusOK, a.gate.Identity().Env)
+}

@@ -1,0 +1,81 @@
+// torpor-guest is Torpor's program inside a sandbox: the agent that runs as PID 1, and the sandbox's sudo.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"torpor/guest/agent"
+	"torpor/guest/identity"
+	"torpor/guest/reaper"
+	"torpor/guest/spawn"
+)
+
+const usage = `usage: torpor-guest agent [--listen 0.0.0.0:49983] [--warm-shells 3]
+       torpor-guest sudo [options] command...
+       torpor-guest version
+`
+
+func main() {
+	verb := ""
+	if len(os.Args) > 1 {
+		verb = os.Args[1]
+	}
+	switch verb {
+	case "agent":
+		os.Exit(runAgent(os.Args[2:]))
+	case "version":
+		fmt.Println("torpor-guest", agent.Version)
+	default:
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	}
+}
+
+func runAgent(args []string) int {
+	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
+	listen := flags.String("listen", "0.0.0.0:49983", "address to listen on")
+	shells := flags.Int("warm-shells", 3, "how many login shells wait")
+	user := flags.String("default-user", "user", "whose shells wait before init")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		fmt.Fprint(os.Stderr, usage)
+		return 2
+	}
+	// Each page touched is paid for at every restore, so the heap is kept small at the price of more collecting.
+	debug.SetGCPercent(40)
+	debug.SetMemoryLimit(128 << 20)
+	surviveSignals()
+	spawn.SetOwnLimits()
+	listener, err := net.Listen("tcp4", *listen)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "torpor-guest: listening on %s failed: %v\n", *listen, err)
+		return 1
+	}
+	a := agent.New(agent.Options{
+		Platform: identity.Machine(), PasswdPath: "/etc/passwd", GroupPath: "/etc/group", CgroupRoot: "/sys/fs/cgroup",
+		WarmShells: *shells, DefaultUser: *user, Reaper: reaper.New(),
+	})
+	if err := a.Serve(context.Background(), listener); err != nil {
+		fmt.Fprintf(os.Stderr, "torpor-guest: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// surviveSignals keeps user code from ending PID 1 by a signal. The signals are received and dropped rather than ignored:
+// what is ignored stays ignored in every process started from here.
+func surviveSignals() {
+	dropped := make(chan os.Signal, 1)
+	signal.Notify(dropped, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGPROF, syscall.SIGIO, syscall.SIGPWR, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGSYS)
+	go func() {
+		for range dropped {
+		}
+	}()
+}

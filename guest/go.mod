@@ -1,0 +1,3 @@
+module torpor/guest
+
+go 1.23

@@ -1,0 +1,343 @@
+package identity
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"torpor/guest/account"
+	"torpor/guest/reaper"
+	"torpor/guest/wire"
+)
+
+// Initializer serves /torpor/init and /torpor/freeze.
+type Initializer struct {
+	Gate     *Gate
+	Platform Platform
+	Reaper   *reaper.Reaper
+	Accounts *account.Book
+	// RefitShells makes the waiting shells fit the new identity, and says whether any had to be replaced.
+	RefitShells func() bool
+	// SetPidsLimit bounds the users' processes.
+	SetPidsLimit func(int) error
+	// CloseStreams closes the connections of all clients other than the one that asks.
+	CloseStreams func(*http.Request)
+}
+
+type initRequest struct {
+	Generation      int64             `json:"generation"`
+	SandboxID       string            `json:"sandbox_id"`
+	Template        string            `json:"template"`
+	NowUnixNs       int64             `json:"now_unix_ns"`
+	EntropyBase64   wire.Bytes        `json:"entropy_base64"`
+	Hostname        string            `json:"hostname"`
+	MachineID       string            `json:"machine_id"`
+	Env             map[string]string `json:"env"`
+	AccessToken     string            `json:"access_token"`
+	HostKey         string            `json:"host_key"`
+	PreviousHostKey string            `json:"previous_host_key"`
+	ResolvConf      *string           `json:"resolv_conf"`
+	DefaultUser     string            `json:"default_user"`
+	DefaultWorkdir  string            `json:"default_workdir"`
+	PidsLimit       int               `json:"pids_limit"`
+	DeadlineUnixMs  *int64            `json:"deadline_unix_ms"`
+	Tenant          string            `json:"tenant"`
+}
+
+// Attestation is what an incarnation says it has done to be itself and no copy of another.
+type Attestation struct {
+	Generation    int64   `json:"generation"`
+	Steps         []Step  `json:"steps"`
+	ClockOffsetMs float64 `json:"clock_offset_ms"`
+	// Complete says that no mandatory step failed; only then does the sandbox serve.
+	Complete bool `json:"complete"`
+}
+
+// Step is one thing done.
+type Step struct {
+	Name       string `json:"name"`
+	Outcome    string `json:"outcome"` // done, not_needed or failed
+	Detail     string `json:"detail,omitempty"`
+	DurationUs int64  `json:"duration_us"`
+}
+
+const (
+	done      = "done"
+	notNeeded = "not_needed"
+	failed    = "failed"
+	// entropyBytes is how much each restore is given.
+	entropyBytes = 64
+	// clockToleranceMs is what a clock may differ before it is stepped.
+	clockToleranceMs = 10
+	initBytesMax     = 1 << 20
+	restoreHookLimit = 10 * time.Second
+	keygenLimit      = 30 * time.Second
+)
+
+var (
+	hostnameForm  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?$`)
+	machineIDForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
+)
+
+func (q *initRequest) check(accounts *account.Book) error {
+	bad := func(field, why string) error {
+		return wire.Errorf(wire.InvalidArgument, "field %s %s", field, why)
+	}
+	switch {
+	case q.Generation < 1:
+		return bad("generation", "must be 1 or more")
+	case q.SandboxID == "" || len(q.SandboxID) > 128:
+		return bad("sandbox_id", "must have 1 to 128 characters")
+	case q.NowUnixNs <= 0:
+		return bad("now_unix_ns", "must be the wall clock in nanoseconds since 1970")
+	case len(q.EntropyBase64) != entropyBytes:
+		return bad("entropy_base64", fmt.Sprintf("holds %d bytes; it must hold %d", len(q.EntropyBase64), entropyBytes))
+	case !hostnameForm.MatchString(q.Hostname):
+		return bad("hostname", "must be a host name of at most 63 characters")
+	case !machineIDForm.MatchString(q.MachineID):
+		return bad("machine_id", "must be 32 lower-case hexadecimal digits")
+	case len(q.AccessToken) < 16:
+		return bad("access_token", "must have at least 16 characters")
+	case len(q.HostKey) < 16:
+		return bad("host_key", "must have at least 16 characters")
+	case q.PidsLimit < 0:
+		return bad("pids_limit", "must be 0 (no limit) or more")
+	case q.DefaultWorkdir != "" && !filepath.IsAbs(q.DefaultWorkdir):
+		return bad("default_workdir", "must be an absolute path")
+	}
+	for name, value := range q.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+			return bad("env", fmt.Sprintf("has a variable %q that cannot be set: names may not be empty or hold '=', and nothing may hold NUL", name))
+		}
+	}
+	if q.DefaultUser == "" {
+		q.DefaultUser = "user"
+		if _, err := accounts.Lookup("user"); err != nil {
+			q.DefaultUser = "root" // images without the platform's user
+		}
+	}
+	if _, err := accounts.Lookup(q.DefaultUser); err != nil {
+		return bad("default_user", "names a user that the sandbox does not have: "+q.DefaultUser)
+	}
+	return nil
+}
+
+// ServeInit answers POST /torpor/init.
+func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
+	received := time.Now()
+	refuse := func(status int, code, message string) {
+		wire.WriteJSON(w, status, map[string]string{"code": code, "message": message})
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", "POST")
+		refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST")
+		return
+	}
+	i.Gate.changing.Lock()
+	defer i.Gate.changing.Unlock()
+	if !i.Gate.Locked() {
+		refuse(http.StatusConflict, "already_initialized", "the sandbox has its identity; freeze it before giving it another")
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
+	if err != nil {
+		refuse(http.StatusBadRequest, "invalid_argument", "reading the request failed: "+err.Error())
+		return
+	}
+	var q initRequest
+	if err := json.Unmarshal(body, &q); err != nil {
+		refuse(http.StatusBadRequest, "invalid_argument", "the body is not the JSON expected: "+err.Error())
+		return
+	}
+	if last := i.Gate.Identity(); last != nil && !equal(q.PreviousHostKey, last.HostKey) {
+		refuse(http.StatusForbidden, "wrong_host_key", "previous_host_key is not the key that was in force when the sandbox was frozen")
+		return
+	}
+	if err := q.check(i.Accounts); err != nil {
+		refuse(http.StatusBadRequest, "invalid_argument", err.Error())
+		return
+	}
+	attestation := i.become(&q, received)
+	status := http.StatusOK
+	if !attestation.Complete {
+		status = http.StatusInternalServerError
+	}
+	wire.WriteJSON(w, status, attestation)
+}
+
+func (q *initRequest) identity() *Identity {
+	env := map[string]string{
+		"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": q.SandboxID, "E2B_TEMPLATE_ID": q.Template,
+		"TORPOR_SANDBOX_ID": q.SandboxID, "TORPOR_TEMPLATE": q.Template,
+	}
+	for name, value := range q.Env {
+		env[name] = value
+	}
+	return &Identity{Generation: q.Generation, SandboxID: q.SandboxID, Tenant: q.Tenant, Template: q.Template, Env: env,
+		AccessToken: q.AccessToken, HostKey: q.HostKey, DefaultUser: q.DefaultUser, DefaultWorkdir: q.DefaultWorkdir}
+}
+
+// become takes the new identity on. The steps are few system calls each, so they run one after the other: waking
+// threads for them costs more in gVisor than it saves.
+func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
+	id := q.identity()
+	restore := i.Gate.prepare(id)
+	a := Attestation{Generation: q.Generation, Complete: true}
+	step := func(name string, mandatory bool, do func() (outcome, detail string)) {
+		began := time.Now()
+		outcome, detail := do()
+		a.Steps = append(a.Steps, Step{Name: name, Outcome: outcome, Detail: detail, DurationUs: time.Since(began).Microseconds()})
+		if outcome == failed && mandatory {
+			a.Complete = false
+		}
+	}
+	simple := func(do func() error) func() (string, string) {
+		return func() (string, string) {
+			if err := do(); err != nil {
+				return failed, err.Error()
+			}
+			return done, ""
+		}
+	}
+	step("clock", true, func() (string, string) {
+		offset := time.Duration(q.NowUnixNs - received.UnixNano())
+		a.ClockOffsetMs = float64(offset.Microseconds()) / 1000
+		if offset.Abs() <= clockToleranceMs*time.Millisecond {
+			return notNeeded, ""
+		}
+		switch err := i.Platform.SetClock(time.Unix(0, q.NowUnixNs).Add(time.Since(received))); err {
+		case nil:
+			return done, ""
+		case ErrHostClock:
+			return notNeeded, err.Error()
+		default:
+			return failed, err.Error()
+		}
+	})
+	step("entropy", true, func() (string, string) {
+		switch err := i.Platform.AddEntropy(q.EntropyBase64); err {
+		case nil:
+			return done, ""
+		case ErrHostRandom:
+			return done, err.Error()
+		default:
+			return failed, err.Error()
+		}
+	})
+	step("hostname", true, simple(func() error { return i.setHostname(q.Hostname) }))
+	step("machine_id", true, simple(func() error { return i.setMachineID(q.MachineID) }))
+	step("resolv_conf", false, func() (string, string) {
+		if q.ResolvConf == nil {
+			return notNeeded, ""
+		}
+		if err := i.Platform.writeFile("/etc/resolv.conf", *q.ResolvConf, 0o644); err != nil {
+			return failed, err.Error()
+		}
+		return done, ""
+	})
+	step("pids_limit", false, func() (string, string) {
+		if q.PidsLimit == 0 {
+			return notNeeded, ""
+		}
+		if err := i.SetPidsLimit(q.PidsLimit); err != nil {
+			return failed, err.Error()
+		}
+		return done, ""
+	})
+	step("info", false, simple(func() error { return i.writeInfo(q) }))
+	step("ssh_host_keys", true, i.renewSSHKeys)
+	step("shells", true, func() (string, string) {
+		if i.RefitShells() {
+			return done, "replaced"
+		}
+		return done, "reseeded at each use"
+	})
+	step("on_restore_hooks", true, func() (string, string) {
+		results := runner{i.Reaper}.runFolder(i.Platform.path("/etc/torpor/on-restore.d"), hookEnv(id), restoreHookLimit)
+		if len(results) == 0 {
+			return notNeeded, ""
+		}
+		for _, result := range results {
+			if result.Outcome != done {
+				return failed, result.Name + ": " + result.Outcome + ": " + result.Detail
+			}
+		}
+		return done, fmt.Sprintf("%d run", len(results))
+	})
+	if a.Complete {
+		i.Gate.open(id)
+	} else {
+		restore()
+	}
+	return a
+}
+
+func (i *Initializer) setHostname(name string) error {
+	if err := i.Platform.SetHostname(name); err != nil {
+		return fmt.Errorf("setting the host name to %s failed: %w", name, err)
+	}
+	if err := i.Platform.writeFile("/etc/hostname", name+"\n", 0o644); err != nil {
+		return err
+	}
+	// Debian's way: the machine's own name is at 127.0.1.1. Other lines are the user's.
+	old, _ := os.ReadFile(i.Platform.path("/etc/hosts"))
+	var lines []string
+	for _, line := range strings.Split(strings.TrimRight(string(old), "\n"), "\n") {
+		if !strings.HasPrefix(line, "127.0.1.1") && line != "" {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 {
+		lines = []string{"127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"}
+	}
+	lines = append(lines, "127.0.1.1\t"+name)
+	return i.Platform.writeFile("/etc/hosts", strings.Join(lines, "\n")+"\n", 0o644)
+}
+
+func (i *Initializer) setMachineID(id string) error {
+	if err := i.Platform.writeFile("/etc/machine-id", id+"\n", 0o444); err != nil {
+		return err
+	}
+	const dbus = "/var/lib/dbus/machine-id"
+	if info, err := os.Lstat(i.Platform.path(dbus)); err == nil && info.Mode().IsRegular() {
+		return i.Platform.writeFile(dbus, id+"\n", 0o444)
+	}
+	return nil
+}
+
+func (i *Initializer) writeInfo(q *initRequest) error {
+	info, err := json.Marshal(map[string]any{"id": q.SandboxID, "tenant": q.Tenant, "template": q.Template,
+		"generation": q.Generation, "deadline_unix_ms": q.DeadlineUnixMs})
+	if err != nil {
+		return err
+	}
+	return i.Platform.writeFile("/run/torpor/info.json", string(info)+"\n", 0o644)
+}
+
+// renewSSHKeys gives a machine that has SSH host keys new ones; with the old ones every copy could pose as every other.
+func (i *Initializer) renewSSHKeys() (outcome, detail string) {
+	keys, err := filepath.Glob(i.Platform.path("/etc/ssh/ssh_host_*"))
+	if err != nil || len(keys) == 0 {
+		return notNeeded, ""
+	}
+	for _, key := range keys {
+		if err := os.Remove(key); err != nil {
+			return failed, err.Error()
+		}
+	}
+	argv := []string{"/usr/bin/ssh-keygen", "-A"}
+	if i.Platform.Root != "" {
+		argv = append(argv, "-f", i.Platform.Root)
+	}
+	result := runner{i.Reaper}.run(argv, hookEnv(nil), keygenLimit)
+	if result.Outcome != done {
+		return failed, result.Detail
+	}
+	return done, ""
+}

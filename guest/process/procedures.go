@@ -1,0 +1,309 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"syscall"
+	"time"
+
+	"torpor/guest/wire"
+)
+
+// Register adds the procedures of process.Process to mux.
+func (t *Table) Register(mux *http.ServeMux) {
+	const prefix = "/process.Process/"
+	mux.HandleFunc(prefix+"List", wire.Unary(t.list))
+	mux.HandleFunc(prefix+"Start", wire.Stream(t.start))
+	mux.HandleFunc(prefix+"Connect", wire.Stream(t.connect))
+	mux.HandleFunc(prefix+"Update", wire.Unary(t.update))
+	mux.HandleFunc(prefix+"SendInput", wire.Unary(t.sendInput))
+	mux.HandleFunc(prefix+"StreamInput", t.streamInput)
+	mux.HandleFunc(prefix+"SendSignal", wire.Unary(t.sendSignal))
+	mux.HandleFunc(prefix+"CloseStdin", wire.Unary(t.closeStdin))
+}
+
+// requestUser is the user a call asks for in its Authorization header; empty means the default.
+func requestUser(r *http.Request) string {
+	user, _, _ := r.BasicAuth()
+	return user
+}
+
+func (t *Table) start(r *http.Request, request *startRequest, sender *wire.Sender) error {
+	timeout, err := wire.Timeout(r)
+	if err != nil {
+		return err
+	}
+	if err := request.check(); err != nil {
+		return err
+	}
+	execID := ""
+	if request.Torpor != nil {
+		execID = request.Torpor.ExecID
+	}
+	if execID != "" {
+		claimed, mine := t.claim(execID)
+		if !mine {
+			return t.attachToExecution(r, claimed, sender)
+		}
+		settled := false
+		defer func() {
+			if !settled { // only after a panic: nobody may wait for ever
+				t.settle(execID, claimed, nil, wire.Errorf(wire.Internal, "the start of %s failed", execID))
+			}
+		}()
+		p, err := t.launch(request, requestUser(r), timeout)
+		settled = true
+		t.settle(execID, claimed, p, err)
+		if err != nil {
+			return err
+		}
+		return t.watchStarted(r, request, p, sender, timeout)
+	}
+	p, err := t.launch(request, requestUser(r), timeout)
+	if err != nil {
+		return err
+	}
+	return t.watchStarted(r, request, p, sender, timeout)
+}
+
+func (t *Table) watchStarted(r *http.Request, request *startRequest, p *process, sender *wire.Sender, timeout time.Duration) error {
+	w := &watching{process: p, reader: p.log.reader(true, true), sender: sender, extended: p.extended}
+	if p.extended {
+		w.hold = startHold
+	}
+	p.run()
+	err := w.run(r.Context(), keepaliveInterval(r))
+	w.reader.close()
+	if err != nil {
+		if request.Torpor != nil && request.Torpor.KillOnDisconnect {
+			p.terminate(killGraceDefault)
+		}
+		return err
+	}
+	if !p.extended && p.end.outcome == TimedOut {
+		return wire.Errorf(wire.DeadlineExceeded, "the process ran for longer than its limit of %v and was killed", timeout)
+	}
+	return nil
+}
+
+// attachToExecution serves a repeated start: the command is not run again.
+func (t *Table) attachToExecution(r *http.Request, e *execution, sender *wire.Sender) error {
+	select {
+	case <-e.ready:
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+	if e.process == nil {
+		return e.err
+	}
+	return t.follow(r, e.process, sender, true, true)
+}
+
+func (t *Table) follow(r *http.Request, p *process, sender *wire.Sender, replay, extended bool) error {
+	w := &watching{process: p, reader: p.log.reader(replay, !extended), sender: sender, extended: extended}
+	defer w.reader.close()
+	return w.run(r.Context(), keepaliveInterval(r))
+}
+
+type connectRequest struct {
+	Process Selector `json:"process"`
+	Torpor  *struct {
+		Replay bool `json:"replay"`
+	} `json:"torpor"`
+}
+
+func (t *Table) connect(r *http.Request, request *connectRequest, sender *wire.Sender) error {
+	timeout, err := wire.Timeout(r)
+	if err != nil {
+		return err
+	}
+	p, err := t.find(request.Process, true)
+	if err != nil {
+		return err
+	}
+	if timeout > 0 {
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
+	extended := request.Torpor != nil || request.Process.Torpor != nil
+	replay := request.Torpor != nil && request.Torpor.Replay
+	err = t.follow(r, p, sender, replay, extended)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return wire.Errorf(wire.DeadlineExceeded, "the connection to process %d reached its limit of %v; the process goes on", p.pid, timeout)
+	}
+	return err
+}
+
+type listedProcess struct {
+	Config config       `json:"config"`
+	PID    int          `json:"pid"`
+	Tag    string       `json:"tag,omitempty"`
+	Torpor listedDetail `json:"torpor"`
+}
+
+type listedDetail struct {
+	ExecID    string    `json:"execId,omitempty"`
+	StartedAt time.Time `json:"startedAt"`
+	User      string    `json:"user"`
+	// Background marks a process whose starter has ended and left it behind.
+	Background bool `json:"background,omitempty"`
+}
+
+func (t *Table) list(_ *http.Request, _ *struct{}) (any, error) {
+	running, ended := t.snapshot()
+	listed := make([]listedProcess, 0, len(running))
+	add := func(p *process, pid int, background bool) {
+		listed = append(listed, listedProcess{Config: p.config, PID: pid, Tag: p.tag,
+			Torpor: listedDetail{ExecID: p.execID, StartedAt: p.startedAt.UTC(), User: p.userName, Background: background}})
+	}
+	for _, p := range running {
+		add(p, p.pid, false)
+	}
+	if len(ended) > 0 {
+		entries := ReadEntries()
+		for _, p := range ended {
+			if members := family(entries, p.pid); len(members) > 0 {
+				add(p, members[0], true)
+			}
+		}
+	}
+	return map[string]any{"processes": listed}, nil
+}
+
+type processInput struct {
+	Stdin *wire.Bytes `json:"stdin"`
+	Pty   *wire.Bytes `json:"pty"`
+}
+
+func (p *process) input(ctx context.Context, in processInput) error {
+	switch {
+	case in.Pty != nil:
+		return p.write(ctx, *in.Pty, true)
+	case in.Stdin != nil:
+		if p.terminal != nil {
+			return wire.Errorf(wire.Internal, "error writing to stdin: process %d is on a terminal; send the input as pty", p.pid)
+		}
+		return p.write(ctx, *in.Stdin, false)
+	}
+	return wire.Errorf(wire.InvalidArgument, "field input holds neither stdin nor pty")
+}
+
+type sendInputRequest struct {
+	Process Selector     `json:"process"`
+	Input   processInput `json:"input"`
+}
+
+func (t *Table) sendInput(r *http.Request, request *sendInputRequest) (any, error) {
+	p, err := t.find(request.Process, false)
+	if err != nil {
+		return nil, err
+	}
+	return struct{}{}, p.input(r.Context(), request.Input)
+}
+
+type streamInputMessage struct {
+	Start *struct {
+		Process Selector `json:"process"`
+	} `json:"start"`
+	Data *struct {
+		Input processInput `json:"input"`
+	} `json:"data"`
+}
+
+// streamInput takes a stream of messages and answers once: the Connect client-stream form.
+func (t *Table) streamInput(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/connect+json")
+	answer := wire.AppendEnvelope(nil, []byte("{}"))
+	err := t.readInputs(r)
+	if err != nil {
+		answer = nil
+	}
+	_, _ = w.Write(wire.AppendEndStream(answer, err))
+}
+
+func (t *Table) readInputs(r *http.Request) error {
+	var p *process
+	for {
+		body, err := wire.ReadEnvelope(r.Body)
+		if err == io.EOF {
+			return nil
+		}
+		var message streamInputMessage
+		if err == nil {
+			err = wire.Decode(body, &message)
+		}
+		switch {
+		case err != nil:
+		case message.Start != nil:
+			p, err = t.find(message.Start.Process, false)
+		case message.Data != nil && p == nil:
+			err = wire.Errorf(wire.InvalidArgument, "the first message must be start")
+		case message.Data != nil:
+			err = p.input(r.Context(), message.Data.Input)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+type sendSignalRequest struct {
+	Process Selector    `json:"process"`
+	Signal  signalField `json:"signal"`
+}
+
+func (t *Table) sendSignal(_ *http.Request, request *sendSignalRequest) (any, error) {
+	if request.Signal == 0 {
+		return nil, wire.Errorf(wire.InvalidArgument, "field signal is missing; give SIGNAL_SIGTERM or SIGNAL_SIGKILL")
+	}
+	p, err := t.find(request.Process, false)
+	if err != nil {
+		// What a command left running in the background is still its owner's to end.
+		if request.Process.PID == nil {
+			return nil, err
+		}
+		if p = t.bySession(int(*request.Process.PID)); p == nil {
+			return nil, err
+		}
+	}
+	if !p.signal(syscall.Signal(request.Signal)) && p.isReaped() {
+		return nil, wire.Errorf(wire.NotFound, "process with %s not found", request.Process)
+	}
+	return struct{}{}, nil
+}
+
+type closeStdinRequest struct {
+	Process Selector `json:"process"`
+}
+
+func (t *Table) closeStdin(_ *http.Request, request *closeStdinRequest) (any, error) {
+	p, err := t.find(request.Process, false)
+	if err != nil {
+		return nil, err
+	}
+	if p.terminal != nil {
+		return nil, wire.Errorf(wire.Unknown, "cannot close stdin for PTY process — send Ctrl+D (0x04) instead")
+	}
+	p.closeStdin()
+	return struct{}{}, nil
+}
+
+type updateRequest struct {
+	Process Selector      `json:"process"`
+	Pty     *terminalSize `json:"pty"`
+}
+
+func (t *Table) update(_ *http.Request, request *updateRequest) (any, error) {
+	p, err := t.find(request.Process, false)
+	if err != nil {
+		return nil, err
+	}
+	if request.Pty == nil || request.Pty.Size == nil {
+		return struct{}{}, nil
+	}
+	cols, rows := request.Pty.dimensions()
+	return struct{}{}, p.resize(cols, rows)
+}
