@@ -1,4 +1,5 @@
 export * from "./clock.ts";
+export * from "./gate.ts";
 export * from "./log.ts";
 export * from "./run.ts";
 export * from "./scope.ts";

@@ -12,6 +12,8 @@ export interface RunOptions {
   maxOutputBytes?: number;
   uid?: number;
   gid?: number;
+  /** Both outputs go to this open file instead of being collected: a daemon left behind keeps it, not our pipe. */
+  outputFd?: number;
 }
 
 export interface RunResult {
@@ -68,7 +70,8 @@ class BoundedOutput {
 export async function run(argv: readonly [string, ...string[]], options: RunOptions = {}): Promise<RunResult> {
   const { input, timeoutMs = 60_000, signal, maxOutputBytes = 4 * 1024 * 1024 } = options;
   if (signal?.aborted) throw new ProcessError(argv, null, null, "", "was not started: aborted");
-  const spawnOptions: SpawnOptions = { stdio: [input === undefined ? "ignore" : "pipe", "pipe", "pipe"] };
+  const output = options.outputFd ?? "pipe";
+  const spawnOptions: SpawnOptions = { stdio: [input === undefined ? "ignore" : "pipe", output, output] };
   if (options.cwd !== undefined) spawnOptions.cwd = options.cwd;
   if (options.env !== undefined) spawnOptions.env = options.env;
   if (options.uid !== undefined) spawnOptions.uid = options.uid;

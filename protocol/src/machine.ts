@@ -13,6 +13,7 @@
  *     GET    /v1/templates                    { templates: Template[] }
  *     POST   /v1/templates/{name}/build       NDJSON of TemplateBuildEvent
  *     DELETE /v1/templates/{name}             204
+ *     POST   /v1/drain                        ends every machine, the pool and the network; 200 when all is gone
  *     GET    /metrics                         Prometheus text
  *
  * Errors use the public envelope (error-codes.ts). A proxied request to a machine that has ended answers 410
@@ -68,6 +69,11 @@ export interface Machine {
   attestation: Attestation | null;
   /** Where the machine came from: `pool` (a waiting restore), `shell` (restored into a waiting process), `cold`. */
   source: "pool" | "shell" | "cold" | null;
+  /**
+   * When the kernel last ended something inside for lack of memory, as of this answer; null when it never did. A command
+   * that ended by SIGKILL after it started and before this is `oom`.
+   */
+  last_oom_at: string | null;
 }
 
 export interface HostEvent {
@@ -88,6 +94,7 @@ export interface HostHealth {
   host_id: string;
   version: string;
   driver: string;
+  driver_version: string;
   acceleration: string;
   capacity: { cpus: number; memory_mb: number; disk_mb: number };
   machines: { running: number; creating: number };

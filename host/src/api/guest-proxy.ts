@@ -1,0 +1,87 @@
+import { type IncomingMessage, request, type ServerResponse } from "node:http";
+import { CodedError, GUEST_PORT } from "@torpor/protocol";
+import type { Machines } from "../machine/machines.ts";
+
+/** Paths of the agent that only the host may use; the rest of /torpor/ is not proxied at all. */
+const HOST_PATHS = ["/torpor/archive", "/torpor/stats"];
+const HOP_BY_HOP = new Set(["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"]);
+/** Never passed on: the token between server and host is none of the guest's business. */
+const PRIVATE_HEADERS = new Set(["authorization-host", "x-access-token", "x-torpor-host-key", "host"]);
+
+export interface GuestTarget {
+  machineId: string;
+  port: number;
+  /** Path and query as the guest sees them. */
+  path: string;
+}
+
+/**
+ * Passes a request to a port of a machine's guest, streaming both ways; a slow reader slows the writer. When the
+ * caller leaves, the guest's connection is cut; when the machine dies in mid-answer, the caller's is.
+ *
+ * @throws CodedError `sandbox_not_found`, `sandbox_ended`, `permission_denied` (a path of the host alone), or
+ *   `guest_unavailable` when the port refuses
+ */
+export function proxyToGuest(machines: Machines, target: GuestTarget, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+  const { entry, guest } = machines.reach(target.machineId);
+  const path = target.path.split("?", 1)[0] ?? "/";
+  const headers: Record<string, string | string[]> = {};
+  for (const [name, value] of Object.entries(incoming.headers)) {
+    if (value !== undefined && !HOP_BY_HOP.has(name) && !PRIVATE_HEADERS.has(name)) headers[name] = value;
+  }
+  // The server's bearer is for the host; what is meant for the guest comes under a name of its own.
+  delete headers.authorization;
+  const guestAuthorization = incoming.headers["x-guest-authorization"];
+  if (typeof guestAuthorization === "string") headers.authorization = guestAuthorization;
+  delete headers["x-guest-authorization"];
+  if (target.port === GUEST_PORT) {
+    headers["x-access-token"] = entry.accessToken;
+    if (path.startsWith("/torpor/")) {
+      if (!HOST_PATHS.includes(path)) throw new CodedError("permission_denied", `${path} of the guest agent is for its host alone`);
+      headers["x-torpor-host-key"] = entry.hostKey;
+    }
+  }
+  headers.host = `${guest.address}:${target.port}`;
+  return new Promise((resolve, reject) => {
+    let answered = false;
+    const upstream = request(
+      { host: guest.address, port: target.port, method: incoming.method, path: target.path, headers, agent: guest.agent },
+      (answer) => {
+        answered = true;
+        const answerHeaders = Object.fromEntries(Object.entries(answer.headers).filter(([name]) => !HOP_BY_HOP.has(name)));
+        outgoing.writeHead(answer.statusCode ?? 502, answerHeaders);
+        outgoing.flushHeaders();
+        answer.pipe(outgoing);
+        answer.on("error", () => outgoing.destroy());
+        outgoing.on("finish", resolve);
+      },
+    );
+    upstream.setNoDelay(true);
+    upstream.on("error", (error) => {
+      if (answered || outgoing.destroyed) {
+        outgoing.destroy();
+        resolve();
+        return;
+      }
+      reject(unreachable(machines, target, error));
+    });
+    outgoing.on("close", () => {
+      upstream.destroy();
+      resolve();
+    });
+    incoming.on("error", () => upstream.destroy());
+    incoming.pipe(upstream);
+  });
+}
+
+function unreachable(machines: Machines, target: GuestTarget, cause: Error): CodedError {
+  try {
+    machines.reach(target.machineId);
+  } catch (ended) {
+    if (ended instanceof CodedError) return ended;
+  }
+  return new CodedError("guest_unavailable", `port ${target.port} of sandbox ${target.machineId} does not answer: ${cause.message}`, {
+    details: { port: target.port },
+    cause,
+  });
+}

@@ -1,0 +1,205 @@
+import { timingSafeEqual } from "node:crypto";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { Log } from "@torpor/base";
+import { CodedError, END_REASONS, type EndReason, type HostHealth, machineIdSchema, machineSpecSchema, machineUpdateSchema, randomText, type TemplateBuildEvent } from "@torpor/protocol";
+import type { EventFeed } from "../machine/event-feed.ts";
+import type { Machines } from "../machine/machines.ts";
+import type { TemplatePools } from "../machine/template-pools.ts";
+import { readJson } from "./body.ts";
+import { proxyToGuest } from "./guest-proxy.ts";
+import { renderMetrics } from "./host-metrics.ts";
+
+export interface HostApiOptions {
+  machines: Machines;
+  pools: TemplatePools;
+  feed: EventFeed;
+  log: Log;
+  /** Bearer token of the server. */
+  token: string;
+  health: () => Promise<HostHealth>;
+  /** Ends everything; afterwards the host only answers `health`. */
+  drain: () => Promise<void>;
+}
+
+interface Call {
+  incoming: IncomingMessage;
+  outgoing: ServerResponse;
+  url: URL;
+  /** What the route's pattern captured. */
+  parts: string[];
+  /** Aborted when the caller leaves before the answer is whole. */
+  signal: AbortSignal;
+}
+
+interface Route {
+  method: string;
+  pattern: RegExp;
+  answer: (call: Call) => Promise<void> | void;
+}
+
+const MAX_WAIT_MS = 60_000;
+
+/** The host's HTTP interface; protocol/machine.ts lists its routes. */
+export function createHostApi(options: HostApiOptions): Server {
+  const routes = hostRoutes(options);
+  const expected = Buffer.from(`Bearer ${options.token}`);
+  const server = createServer((incoming, outgoing) => {
+    void answer(incoming, outgoing);
+  });
+  // An upload or a long exec takes as long as it takes; the server sets its own limits.
+  server.requestTimeout = 0;
+  server.headersTimeout = 20_000;
+  server.keepAliveTimeout = 120_000;
+  server.on("connection", (socket) => socket.setNoDelay(true));
+  return server;
+
+  async function answer(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+    const left = new AbortController();
+    outgoing.on("close", () => left.abort());
+    try {
+      const given = Buffer.from(incoming.headers.authorization ?? "");
+      if (given.length !== expected.length || !timingSafeEqual(given, expected)) {
+        throw new CodedError("unauthenticated", "the host token is missing or wrong");
+      }
+      const url = new URL(incoming.url ?? "/", "http://host");
+      const route = routes
+        .map((candidate) => ({ candidate, match: candidate.pattern.exec(url.pathname) }))
+        .find(({ candidate, match }) => match !== null && (candidate.method === "*" || candidate.method === incoming.method));
+      if (route?.match === undefined || route.match === null) throw new CodedError("not_found", `the host has no ${incoming.method} ${url.pathname}`);
+      await route.candidate.answer({ incoming, outgoing, url, parts: route.match.slice(1), signal: left.signal });
+    } catch (error) {
+      fail(outgoing, error, options.log);
+    }
+  }
+}
+
+function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): Route[] {
+  return [
+    // First: the hot path.
+    {
+      method: "*",
+      pattern: /^\/v1\/machines\/([^/]+)\/ports\/(\d+)(\/.*)$/,
+      answer: ({ incoming, outgoing, url, parts: [id = "", port = "", path = "/"] }) =>
+        proxyToGuest(machines, { machineId: id, port: portNumber(port), path: `${path}${url.search}` }, incoming, outgoing),
+    },
+    {
+      method: "PUT",
+      pattern: /^\/v1\/machines\/([^/]+)$/,
+      answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
+        if (!machineIdSchema.safeParse(id).success) throw new CodedError("invalid_request", `${JSON.stringify(id)} is no machine id`);
+        const { machine, created } = await machines.create(id, await readJson(incoming, machineSpecSchema));
+        json(outgoing, created ? 201 : 200, machine);
+      },
+    },
+    { method: "GET", pattern: /^\/v1\/machines$/, answer: ({ outgoing }) => json(outgoing, 200, { machines: machines.list() }) },
+    {
+      method: "GET",
+      pattern: /^\/v1\/machines\/([^/]+)$/,
+      answer: ({ outgoing, parts: [id = ""] }) => {
+        const machine = machines.get(id);
+        if (machine === undefined) throw new CodedError("sandbox_not_found", `no machine ${id} on this host`);
+        json(outgoing, 200, machine);
+      },
+    },
+    {
+      method: "PATCH",
+      pattern: /^\/v1\/machines\/([^/]+)$/,
+      answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
+        const { deadline_unix_ms } = await readJson(incoming, machineUpdateSchema);
+        json(outgoing, 200, machines.setDeadline(id, deadline_unix_ms));
+      },
+    },
+    {
+      method: "DELETE",
+      pattern: /^\/v1\/machines\/([^/]+)$/,
+      answer: async ({ outgoing, url, parts: [id = ""] }) => json(outgoing, 200, await machines.end(id, endReason(url.searchParams.get("reason")))),
+    },
+    {
+      method: "GET",
+      pattern: /^\/v1\/machines\/([^/]+)\/logs$/,
+      answer: async ({ outgoing, parts: [id = ""] }) => text(outgoing, await machines.console(id)),
+    },
+    {
+      method: "GET",
+      pattern: /^\/v1\/events$/,
+      answer: async ({ outgoing, url, signal }) => {
+        const waitMs = Math.min(Number(url.searchParams.get("wait_ms") ?? 0) || 0, MAX_WAIT_MS);
+        json(outgoing, 200, await feed.after(Number(url.searchParams.get("after") ?? 0) || 0, waitMs, signal));
+      },
+    },
+    { method: "GET", pattern: /^\/v1\/health$/, answer: async ({ outgoing }) => json(outgoing, 200, await health()) },
+    { method: "GET", pattern: /^\/v1\/templates$/, answer: async ({ outgoing }) => json(outgoing, 200, { templates: await pools.list() }) },
+    {
+      method: "POST",
+      pattern: /^\/v1\/templates\/([^/]+)\/build$/,
+      answer: ({ outgoing, parts: [name = ""], signal }) => buildTemplateStream(pools, name, outgoing, signal),
+    },
+    {
+      method: "DELETE",
+      pattern: /^\/v1\/templates\/([^/]+)$/,
+      answer: async ({ outgoing, parts: [name = ""] }) => {
+        await pools.remove(name, machines.templatesInUse);
+        outgoing.writeHead(204).end();
+      },
+    },
+    {
+      method: "POST",
+      pattern: /^\/v1\/drain$/,
+      answer: async ({ outgoing }) => {
+        await drain();
+        json(outgoing, 200, { drained: true });
+      },
+    },
+    { method: "GET", pattern: /^\/metrics$/, answer: async ({ outgoing }) => text(outgoing, renderMetrics(await health())) },
+  ];
+}
+
+/** NDJSON: progress as it comes, then `done` or `error`. A caller who leaves ends the build. */
+async function buildTemplateStream(pools: TemplatePools, name: string, outgoing: ServerResponse, signal: AbortSignal): Promise<void> {
+  const write = (event: TemplateBuildEvent): void => {
+    if (!outgoing.headersSent) outgoing.writeHead(200, { "content-type": "application/x-ndjson" });
+    outgoing.write(`${JSON.stringify(event)}\n`);
+  };
+  try {
+    const { template, cached } = await pools.build(name, write, signal);
+    write({ type: "done", template, cached });
+  } catch (error) {
+    if (!outgoing.headersSent) throw error;
+    const coded = asCoded(error);
+    write({ type: "error", code: coded.code, message: coded.message, details: coded.details });
+  }
+  outgoing.end();
+}
+
+function portNumber(value: string): number {
+  const port = Number(value);
+  if (port < 1 || port > 65_535) throw new CodedError("invalid_request", `${value} is no port`);
+  return port;
+}
+
+function endReason(value: string | null): EndReason {
+  const reason = END_REASONS.find((candidate) => candidate === (value ?? "user"));
+  if (reason === undefined) throw new CodedError("invalid_request", `reason is ${JSON.stringify(value)}; it must be one of ${END_REASONS.join(", ")}`);
+  return reason;
+}
+
+function json(outgoing: ServerResponse, status: number, body: unknown): void {
+  const bytes = Buffer.from(JSON.stringify(body));
+  outgoing.writeHead(status, { "content-type": "application/json", "content-length": bytes.length }).end(bytes);
+}
+
+function text(outgoing: ServerResponse, body: string): void {
+  outgoing.writeHead(200, { "content-type": "text/plain; charset=utf-8" }).end(body);
+}
+
+function asCoded(error: unknown): CodedError {
+  if (error instanceof CodedError) return error;
+  return new CodedError("internal", error instanceof Error ? error.message : String(error), { cause: error });
+}
+
+function fail(outgoing: ServerResponse, error: unknown, log: Log): void {
+  const coded = asCoded(error);
+  if (coded.code === "internal") log.error({ op: "host.request", err: error });
+  if (outgoing.headersSent) outgoing.destroy();
+  else json(outgoing, coded.status, coded.toEnvelope(`host-${randomText(12)}`));
+}

@@ -1,0 +1,242 @@
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+
+/** Limits of one machine, runtime overhead included. */
+export interface CgroupLimits {
+  /** Cores; fractions allowed. */
+  cpu: number;
+  memoryMib: number;
+  /** Generous: the runtime's own threads count, and reaching it kills the machine. The user's limit is set inside. */
+  pids: number;
+}
+
+export interface CgroupUsage {
+  cpuMs: number;
+  memoryBytes: number;
+  memoryPeakBytes: number;
+  /** Times the kernel ended something in this group for lack of memory. */
+  oomKills: number;
+}
+
+type Controller = "cpu" | "cpuacct" | "memory" | "pids";
+
+/** Where the controllers are mounted: one tree on v2, one a controller on v1; a hybrid machine has v1 ones. */
+export interface CgroupMounts {
+  version: 1 | 2;
+  /** Mount directory by controller. On v2 all are the same. */
+  directories: Partial<Record<Controller, string>>;
+}
+
+/**
+ * Finds the cgroup controllers of this machine from the text of /proc/self/mountinfo. v1 mounts win, since a
+ * controller that is mounted there is not available on v2. A machine without a controller runs without that limit.
+ */
+export function findCgroupMounts(mountinfo: string, controllersOf: (directory: string) => string[]): CgroupMounts {
+  const directories: Partial<Record<Controller, string>> = {};
+  let unified: string | undefined;
+  for (const line of mountinfo.split("\n")) {
+    const [left, right] = line.split(" - ");
+    const mountPoint = left?.split(" ")[4];
+    const [type, , options] = right?.split(" ") ?? [];
+    if (mountPoint === undefined) continue;
+    if (type === "cgroup2") unified ??= mountPoint;
+    if (type !== "cgroup") continue;
+    for (const controller of ["cpu", "cpuacct", "memory", "pids"] as const) {
+      if (options?.split(",").includes(controller) === true) directories[controller] ??= mountPoint;
+    }
+  }
+  if (Object.keys(directories).length > 0) return { version: 1, directories };
+  if (unified !== undefined) {
+    const available = controllersOf(unified);
+    for (const controller of ["cpu", "memory", "pids"] as const) {
+      if (available.includes(controller)) directories[controller] = unified;
+    }
+  }
+  return { version: 2, directories };
+}
+
+/** The mounts of the machine this runs on. */
+export function systemCgroupMounts(): CgroupMounts {
+  return findCgroupMounts(readFileSync("/proc/self/mountinfo", "utf8"), (directory) =>
+    readFileSync(join(directory, "cgroup.controllers"), "utf8").trim().split(/\s+/),
+  );
+}
+
+/** The cgroups of one instance: a parent directory per controller and one child per machine. */
+export class CgroupTree {
+  readonly #mounts: CgroupMounts;
+  readonly #name: string;
+
+  constructor(mounts: CgroupMounts, name: string) {
+    this.#mounts = mounts;
+    this.#name = name;
+  }
+
+  /** Makes the parent directories. Idempotent. */
+  open(): void {
+    for (const mount of new Set(Object.values(this.#mounts.directories))) {
+      mkdirSync(join(mount, this.#name), { recursive: true });
+      if (this.#mounts.version === 2) {
+        const wanted = Object.keys(this.#mounts.directories).map((controller) => `+${controller}`).join(" ");
+        writeFileSync(join(mount, "cgroup.subtree_control"), wanted);
+        writeFileSync(join(mount, this.#name, "cgroup.subtree_control"), wanted);
+      }
+    }
+  }
+
+  /** Removes the parents; machines must be gone. Idempotent. */
+  close(): void {
+    for (const mount of new Set(Object.values(this.#mounts.directories))) removeDirectory(join(mount, this.#name));
+  }
+
+  group(child: string): Cgroup {
+    return new Cgroup(this.#mounts, join(this.#name, child));
+  }
+
+  /** Children in place, known or not. */
+  children(): Set<string> {
+    const names = new Set<string>();
+    for (const mount of new Set(Object.values(this.#mounts.directories))) {
+      const parent = join(mount, this.#name);
+      if (!existsSync(parent)) continue;
+      for (const entry of readdirSync(parent, { withFileTypes: true })) if (entry.isDirectory()) names.add(entry.name);
+    }
+    return names;
+  }
+}
+
+/** One machine's cgroup on every controller. */
+export class Cgroup {
+  readonly #version: 1 | 2;
+  readonly #paths: Partial<Record<Controller, string>> = {};
+
+  constructor(mounts: CgroupMounts, path: string) {
+    this.#version = mounts.version;
+    for (const [controller, mount] of Object.entries(mounts.directories)) {
+      this.#paths[controller as Controller] = join(mount, path);
+    }
+  }
+
+  #directories(): string[] {
+    return [...new Set(Object.values(this.#paths))];
+  }
+
+  /** Makes the group and sets its limits. */
+  create(limits: CgroupLimits): void {
+    for (const directory of this.#directories()) mkdirSync(directory, { recursive: true });
+    this.limit(limits);
+  }
+
+  /** Files into which a process writes its pid to join. */
+  get joinFiles(): string[] {
+    return this.#directories().map((directory) => join(directory, "cgroup.procs"));
+  }
+
+  /** Changes the limits of a living group. */
+  limit({ cpu, memoryMib, pids }: CgroupLimits): void {
+    const periodUs = 100_000;
+    const quotaUs = Math.max(1000, Math.round(cpu * periodUs));
+    const bytes = String(memoryMib * 1024 * 1024);
+    if (this.#version === 2) {
+      this.#write("cpu", "cpu.max", `${quotaUs} ${periodUs}`);
+      this.#write("memory", "memory.max", bytes);
+    } else {
+      this.#write("cpu", "cpu.cfs_period_us", String(periodUs));
+      this.#write("cpu", "cpu.cfs_quota_us", String(quotaUs));
+      this.#write("memory", "memory.limit_in_bytes", bytes);
+    }
+    this.#write("pids", "pids.max", String(pids));
+  }
+
+  /** Host pids in the group. */
+  pids(): number[] {
+    const pids = new Set<number>();
+    for (const directory of this.#directories()) {
+      for (const line of readText(join(directory, "cgroup.procs")).split("\n")) if (line !== "") pids.add(Number(line));
+    }
+    return [...pids];
+  }
+
+  /** Counters since the group was made; zeros for a controller this machine has not. */
+  usage(): CgroupUsage {
+    const memory = this.#paths.memory ?? "";
+    if (this.#version === 2) {
+      return {
+        cpuMs: field(readText(join(this.#paths.cpu ?? "", "cpu.stat")), "usage_usec") / 1000,
+        memoryBytes: Number(readText(join(memory, "memory.current"))),
+        memoryPeakBytes: Number(readText(join(memory, "memory.peak"))),
+        oomKills: field(readText(join(memory, "memory.events")), "oom_kill"),
+      };
+    }
+    return {
+      cpuMs: Number(readText(join(this.#paths.cpuacct ?? "", "cpuacct.usage"))) / 1e6,
+      memoryBytes: Number(readText(join(memory, "memory.usage_in_bytes"))),
+      memoryPeakBytes: Number(readText(join(memory, "memory.max_usage_in_bytes"))),
+      oomKills: field(readText(join(memory, "memory.oom_control")), "oom_kill"),
+    };
+  }
+
+  /**
+   * KILLs everything in the group, waits until it is empty and removes it. Idempotent.
+   *
+   * @throws Error when something still lives after `timeoutMs` (default 10,000), naming the pids.
+   */
+  async destroy(timeoutMs = 10_000): Promise<void> {
+    const deadline = performance.now() + timeoutMs;
+    for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 50)) {
+      const pids = this.pids();
+      if (pids.length === 0) break;
+      if (performance.now() > deadline) throw new Error(`processes ${pids.join(", ")} outlive SIGKILL in ${this.#directories().join(", ")}`);
+      for (const pid of pids) kill(pid);
+      await delay(waitMs);
+    }
+    // A group whose last process has just been reaped may be busy for a moment.
+    while (!this.#directories().every(removeDirectory)) {
+      if (performance.now() > deadline) throw new Error(`cgroup ${this.#directories().join(", ")} cannot be removed`);
+      await delay(5);
+    }
+  }
+
+  #write(controller: Controller, file: string, value: string): void {
+    const directory = this.#paths[controller];
+    if (directory !== undefined) writeFileSync(join(directory, file), value);
+  }
+}
+
+function kill(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+  }
+}
+
+/** Whether the directory is gone afterwards. */
+function removeDirectory(directory: string): boolean {
+  try {
+    rmdirSync(directory);
+    return true;
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "ENOENT") return true;
+    if (code === "EBUSY" || code === "ENOTEMPTY") return false;
+    throw error;
+  }
+}
+
+/** Text of a cgroup file; empty when the group or the file does not exist. */
+function readText(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "ENOENT" || code === "ENODEV") return "";
+    throw error;
+  }
+}
+
+function field(text: string, name: string): number {
+  const line = text.split("\n").find((candidate) => candidate.startsWith(`${name} `));
+  return line === undefined ? 0 : Number(line.slice(name.length + 1));
+}

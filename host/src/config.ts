@@ -1,0 +1,61 @@
+import { isAbsolute } from "node:path";
+import { CodedError } from "@torpor/protocol";
+import { z } from "zod";
+
+const absolutePath = z.string().refine(isAbsolute, "must be an absolute path");
+const count = (most: number) => z.coerce.number().int().min(0).max(most);
+
+const configSchema = z.object({
+  TORPOR_STATE_DIR: absolutePath.default("/var/lib/torpor"),
+  TORPOR_HOST_TOKEN: z.string().min(16, "must be at least 16 characters"),
+  /** Static guest agent binary, as bin/quickstart builds it. */
+  TORPOR_GUEST_BINARY: absolutePath,
+  /** Folder of recipes. */
+  TORPOR_TEMPLATES_SOURCE: absolutePath,
+  /** Group that may open the socket: the server's. */
+  TORPOR_SOCKET_GID: count(4_294_967_294).default(0),
+  TORPOR_LOG_LEVEL: z.enum(["debug", "info", "warn", "error", "silent"]).default("info"),
+  TORPOR_RUNSC: absolutePath.optional(),
+  TORPOR_PLATFORM: z.enum(["systrap", "ptrace"]).default("systrap"),
+  TORPOR_POOL_TARGET: count(64).default(3),
+  TORPOR_POOL_SHELLS: count(64).default(2),
+  TORPOR_APT_MIRROR: z.string().optional(),
+});
+
+export interface HostConfig {
+  stateDir: string;
+  token: string;
+  guestBinaryPath: string;
+  recipesDir: string;
+  socketGid: number;
+  logLevel: "debug" | "info" | "warn" | "error" | "silent";
+  runscPath: string | undefined;
+  platform: "systrap" | "ptrace";
+  poolTarget: number;
+  poolShells: number;
+  aptMirror: string | undefined;
+}
+
+/** Reads the configuration. An empty variable is an unset one. @throws CodedError naming every problem at once */
+export function readConfig(environment: NodeJS.ProcessEnv): HostConfig {
+  const set = Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ""));
+  const parsed = configSchema.safeParse(set);
+  if (!parsed.success) {
+    const problems = parsed.error.issues.map((issue) => `${issue.path.join(".")}: ${issue.message}`);
+    throw new CodedError("invalid_request", `the host's configuration is wrong:\n  ${problems.join("\n  ")}`);
+  }
+  const values = parsed.data;
+  return {
+    stateDir: values.TORPOR_STATE_DIR,
+    token: values.TORPOR_HOST_TOKEN,
+    guestBinaryPath: values.TORPOR_GUEST_BINARY,
+    recipesDir: values.TORPOR_TEMPLATES_SOURCE,
+    socketGid: values.TORPOR_SOCKET_GID,
+    logLevel: values.TORPOR_LOG_LEVEL,
+    runscPath: values.TORPOR_RUNSC,
+    platform: values.TORPOR_PLATFORM,
+    poolTarget: values.TORPOR_POOL_TARGET,
+    poolShells: values.TORPOR_POOL_SHELLS,
+    aptMirror: values.TORPOR_APT_MIRROR,
+  };
+}

@@ -1,0 +1,73 @@
+import type { CgroupUsage } from "../cgroup.ts";
+import type { ProcessIdentity } from "../process-identity.ts";
+
+/** What a machine is made from: an immutable root filesystem. */
+export interface MachineRoot {
+  /** Directory with the root filesystem; never written to. */
+  rootfsDir: string;
+}
+
+/** Limits of a machine as its user sees them; the driver adds its own overhead. */
+export interface MachineLimits {
+  cpu: number;
+  memoryMib: number;
+}
+
+/** Place a machine runs in, prepared by the host before the driver is asked. */
+export interface MachinePlace {
+  /** Unique among living machines of this host; names the machine's parts. */
+  slot: number;
+  /** Directory of this machine alone, owned by root, mode 0700. Removed by the host afterwards. */
+  directory: string;
+  /** Name of the network namespace, below /run/netns. */
+  netns: string;
+  /** Address at which the guest is reached. */
+  address: string;
+  /** Size of the writable layer. */
+  diskMib: number;
+}
+
+/** A machine that has been started, as it is written to the journal. */
+export interface MachineHandle {
+  place: MachinePlace;
+  /** The process whose end is the machine's end. */
+  process: ProcessIdentity;
+}
+
+/** What the driver runs on, for `health`, `doctor` and content hashes. */
+export interface DriverInfo {
+  name: "gvisor";
+  /** Build of the runtime: a snapshot of one build is not restored by another. */
+  version: string;
+  /** systrap, ptrace, ... */
+  acceleration: string;
+}
+
+/**
+ * How a machine is run. Every method either succeeds or leaves nothing behind. One contract suite runs against every
+ * implementation.
+ */
+export interface Driver {
+  readonly info: DriverInfo;
+  /** Starts a machine from its root filesystem; the guest agent comes up by itself. */
+  boot(root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle>;
+  /**
+   * Starts the runtime's processes ahead of time, empty, so that {@link Driver.restore} has only the image to read.
+   * Costs memory but no CPU time while it waits.
+   */
+  prepare(root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle>;
+  /** Restores an image into a prepared machine. */
+  restore(prepared: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
+  /** Stops all execution in RAM; 0 CPU afterwards. */
+  pause(machine: MachineHandle): void;
+  resume(machine: MachineHandle): void;
+  /** Writes memory and disk to `imageDir` (made by it); the machine goes on running. */
+  checkpoint(machine: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
+  /** Changes the limits of a living machine. */
+  limit(machine: MachineHandle, limits: MachineLimits): void;
+  /** Ends the machine at once and removes what the driver made. Idempotent; also for one that died by itself. */
+  kill(place: MachinePlace): Promise<void>;
+  /** Whether a machine from the journal still runs. */
+  adopt(machine: MachineHandle): boolean;
+  stats(machine: MachineHandle): CgroupUsage;
+}

@@ -1,0 +1,202 @@
+import { mkdir, open, readFile, rename, rm } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { ProcessError, run } from "@torpor/base";
+import { CodedError } from "@torpor/protocol";
+import type { CgroupTree, CgroupUsage } from "../../cgroup.ts";
+import { isAlive, processIdentity } from "../../process-identity.ts";
+import type { Driver, DriverInfo, MachineHandle, MachineLimits, MachinePlace, MachineRoot } from "../driver.ts";
+import { writeBundle } from "./bundle.ts";
+import { DiskImages } from "./disk-image.ts";
+import { type Platform, type RunscBuild } from "./runsc.ts";
+
+/** Memory of sentry and gofer beside the guest's own, measured at 20-50 MiB; the rest is head room for page tables. */
+const MEMORY_OVERHEAD_MIB = 128;
+/** Threads of sentry, gofer and systrap's stubs: a fork bomb inside must meet the inner limit long before this one. */
+const PIDS_LIMIT = 8192;
+
+export interface GvisorDriverOptions {
+  runsc: RunscBuild;
+  platform: Platform;
+  cgroups: CgroupTree;
+  /** Holds one blank disk image per size. */
+  cacheDir: string;
+  /** Whether /proc/sys/net must be hidden from runsc (see launch.sh). */
+  hideNetSysctls: boolean;
+}
+
+/** Runs machines with gVisor's runsc. One runtime state directory a machine, so that removing it removes all. */
+export class GvisorDriver implements Driver {
+  readonly info: DriverInfo;
+  readonly #options: GvisorDriverOptions;
+  readonly #disks: DiskImages;
+  readonly #launcher: string;
+
+  constructor(options: GvisorDriverOptions) {
+    this.#options = options;
+    this.#disks = new DiskImages(options.cacheDir);
+    // Beside this file's source, whether it runs from src or from dist.
+    this.#launcher = fileURLToPath(new URL("../../../src/driver/gvisor/launch.sh", import.meta.url));
+    this.info = { name: "gvisor", version: options.runsc.version, acceleration: options.platform };
+  }
+
+  async boot(root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle> {
+    return this.#start("run", root, place, limits, signal);
+  }
+
+  async prepare(root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle> {
+    return this.#start("create", root, place, limits, signal);
+  }
+
+  async #start(verb: "run" | "create", root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal: AbortSignal | undefined): Promise<MachineHandle> {
+    const { directory } = place;
+    const cgroup = this.#options.cgroups.group(String(place.slot));
+    try {
+      await Promise.all([mkdir(join(directory, "runsc")), mkdir(join(directory, "overlay"))]);
+      await Promise.all([
+        writeBundle({ directory, rootfsDir: root.rootfsDir, netns: place.netns }),
+        this.#disks.create(place.diskMib, join(directory, "disk.ext4")),
+      ]);
+      cgroup.create(this.#cgroupLimits(limits));
+      const pidFile = join(directory, "pid");
+      const id = machineId(place);
+      await this.#launch(
+        place,
+        { disk: true, join: cgroup.joinFiles },
+        [verb, ...(verb === "run" ? ["-detach"] : []), "-bundle", directory, "-pid-file", pidFile, id],
+        signal,
+      );
+      const process = processIdentity(Number(await readFile(pidFile, "utf8")));
+      if (process === undefined) throw new Error(`the sandbox process ended as soon as it had started: ${await this.#consoleTail(place)}`);
+      return { place, process };
+    } catch (error) {
+      await this.kill(place);
+      throw startFailure(verb === "run" ? "boot" : "prepare", place, error);
+    }
+  }
+
+  async restore(prepared: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
+    const { place } = prepared;
+    try {
+      await this.#launch(place, { disk: false, join: [] },
+        ["restore", "-detach", "-bundle", place.directory, "-image-path", imageDir, machineId(place)], signal);
+    } catch (error) {
+      throw startFailure(`restore ${imageDir} into`, place, error);
+    }
+  }
+
+  pause({ process: { pid } }: MachineHandle): void {
+    process.kill(pid, "SIGSTOP");
+  }
+
+  resume({ process: { pid } }: MachineHandle): void {
+    process.kill(pid, "SIGCONT");
+  }
+
+  async checkpoint({ place }: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
+    const unfinished = `${imageDir}.unfinished`;
+    try {
+      await mkdir(unfinished, { recursive: true });
+      // Always -leave-running: the plain form ends the sandbox even when it fails.
+      await run([this.#options.runsc.path, ...this.#flags(place), "checkpoint", "-leave-running", "-compression=none",
+        "-image-path", unfinished, machineId(place)], withSignal({ timeoutMs: 120_000 }, signal));
+      for (const name of ["checkpoint.img", "pages.img", "pages_meta.img"]) await fsyncFile(join(unfinished, name));
+      await rename(unfinished, imageDir);
+      await fsyncFile(dirname(imageDir));
+    } catch (error) {
+      await rm(unfinished, { recursive: true, force: true });
+      throw startFailure("checkpoint", place, error);
+    }
+  }
+
+  limit({ place }: MachineHandle, limits: MachineLimits): void {
+    this.#options.cgroups.group(String(place.slot)).limit(this.#cgroupLimits(limits));
+  }
+
+  async kill(place: MachinePlace): Promise<void> {
+    await this.#options.cgroups.group(String(place.slot)).destroy();
+    for (const name of ["runsc", "overlay", "disk.ext4", "config.json", "pid"]) {
+      await rm(join(place.directory, name), { recursive: true, force: true });
+    }
+  }
+
+  adopt(machine: MachineHandle): boolean {
+    return isAlive(machine.process);
+  }
+
+  stats({ place }: MachineHandle): CgroupUsage {
+    return this.#options.cgroups.group(String(place.slot)).usage();
+  }
+
+  #cgroupLimits({ cpu, memoryMib }: MachineLimits): { cpu: number; memoryMib: number; pids: number } {
+    return { cpu, memoryMib: memoryMib + MEMORY_OVERHEAD_MIB, pids: PIDS_LIMIT };
+  }
+
+  #flags(place: MachinePlace): string[] {
+    return [
+      `--root=${join(place.directory, "runsc")}`,
+      `--platform=${this.#options.platform}`,
+      "--network=sandbox",
+      `--overlay2=root:dir=${join(place.directory, "overlay")}`,
+      "--ignore-cgroups",
+      // Without it an external connection in any state makes a checkpoint fail.
+      "--net-disconnect-ok=true",
+      `--panic-log=${join(place.directory, "panic.log")}`,
+    ];
+  }
+
+  /** Runs one runsc command in a mount namespace of its own; standard output and error go to the machine's console. */
+  async #launch(place: MachinePlace, own: { disk: boolean; join: readonly string[] }, command: readonly string[], signal: AbortSignal | undefined): Promise<void> {
+    const disk = own.disk ? [join(place.directory, "disk.ext4"), join(place.directory, "overlay")] : ["-", "-"];
+    const consoleLog = await open(join(place.directory, "console.log"), "a", 0o600);
+    try {
+      await run(
+        ["unshare", "--mount", "--propagation", "private", "--", "/bin/sh", this.#launcher,
+          this.#options.hideNetSysctls ? "hide" : "show", ...disk, ...own.join, "--",
+          this.#options.runsc.path, ...this.#flags(place), ...command],
+        withSignal({ timeoutMs: 60_000, outputFd: consoleLog.fd }, signal),
+      );
+    } catch (error) {
+      if (error instanceof ProcessError) throw new Error(`${error.message}: ${await this.#consoleTail(place)}`, { cause: error });
+      throw error;
+    } finally {
+      await consoleLog.close();
+    }
+  }
+
+  async #consoleTail(place: MachinePlace): Promise<string> {
+    const text = await readFile(join(place.directory, "console.log"), "utf8").catch(() => "");
+    return text.trim().split("\n").slice(-5).join("\n");
+  }
+}
+
+/** Whether the namespace `netns` shows the file that old runsc builds take as the mark of the root namespace. */
+export async function netSysctlsMustHide(netns: string): Promise<boolean> {
+  return run(["ip", "netns", "exec", netns, "test", "-e", "/proc/sys/net/core/rmem_default"]).then(
+    () => true,
+    () => false,
+  );
+}
+
+function machineId(place: MachinePlace): string {
+  return `m${place.slot}`;
+}
+
+function withSignal<T extends object>(options: T, signal: AbortSignal | undefined): T & { signal?: AbortSignal } {
+  return signal === undefined ? options : { ...options, signal };
+}
+
+function startFailure(verb: string, place: MachinePlace, cause: unknown): CodedError {
+  const why = cause instanceof Error ? cause.message : String(cause);
+  return new CodedError("internal", `could not ${verb} the gVisor machine in slot ${place.slot}: ${why}`, { cause });
+}
+
+async function fsyncFile(path: string): Promise<void> {
+  const file = await open(path, "r");
+  try {
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}
+

@@ -1,0 +1,1 @@
+export { instanceNames } from "./instance.ts";

@@ -1,0 +1,81 @@
+import { mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { CodedError } from "@torpor/protocol";
+import type { Driver, MachineLimits } from "../driver/driver.ts";
+import { GuestClient } from "./guest-client.ts";
+import type { Slots } from "./slots.ts";
+
+/** A golden snapshot: a template booted, warmed up, locked and checkpointed by one driver build. */
+export interface Golden {
+  imageDir: string;
+}
+
+interface GoldenManifest {
+  driver: string;
+  driver_version: string;
+  acceleration: string;
+  baked_at: string;
+}
+
+const MANIFEST = "golden.json";
+const IMAGE = "image";
+/** A cold boot of the agent takes well under a second; a machine under load may need longer. */
+const BOOT_TIMEOUT_MS = 30_000;
+/** Lets the agent finish warming up (shells forked, pages touched) before it is photographed. */
+const SETTLE_MS = 400;
+
+/**
+ * Looks for a golden snapshot that this driver build can restore.
+ *
+ * @returns undefined when there is none, or one of another build (which must be baked anew).
+ */
+export async function findGolden(goldenDir: string, driver: Driver): Promise<Golden | undefined> {
+  let manifest: GoldenManifest;
+  try {
+    manifest = JSON.parse(await readFile(join(goldenDir, MANIFEST), "utf8")) as GoldenManifest;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw error;
+  }
+  const { name, version, acceleration } = driver.info;
+  if (manifest.driver !== name || manifest.driver_version !== version || manifest.acceleration !== acceleration) return undefined;
+  return { imageDir: join(goldenDir, IMAGE) };
+}
+
+/** Boots the template cold, waits until the agent is up and locked, and checkpoints it. The rename is the commit. */
+export async function bakeGolden(options: {
+  rootfsDir: string;
+  goldenDir: string;
+  driver: Driver;
+  slots: Slots;
+  limits: MachineLimits;
+  diskMib: number;
+  signal?: AbortSignal | undefined;
+}): Promise<Golden> {
+  const { rootfsDir, goldenDir, driver, slots, limits, diskMib, signal } = options;
+  const unfinished = `${goldenDir}.unfinished`;
+  await rm(unfinished, { recursive: true, force: true });
+  await mkdir(unfinished, { recursive: true, mode: 0o700 });
+  const place = await slots.make(diskMib, "none");
+  const guest = new GuestClient(place.address);
+  try {
+    const machine = await driver.boot({ rootfsDir }, place, limits, signal);
+    const { locked } = await guest.waitUntilUp(BOOT_TIMEOUT_MS, signal);
+    if (!locked) throw new CodedError("internal", "the guest agent of a fresh boot is not locked; a golden snapshot of it would hand out an open machine");
+    await delay(SETTLE_MS);
+    guest.close(); // no connection of ours goes into the image
+    await driver.checkpoint(machine, join(unfinished, IMAGE), signal);
+    const { name, version, acceleration } = driver.info;
+    const manifest: GoldenManifest = { driver: name, driver_version: version, acceleration, baked_at: new Date().toISOString() };
+    await writeFile(join(unfinished, MANIFEST), JSON.stringify(manifest));
+    await mkdir(dirname(goldenDir), { recursive: true });
+    await rm(goldenDir, { recursive: true, force: true });
+    await rename(unfinished, goldenDir);
+  } finally {
+    guest.close();
+    await slots.clear(place.slot);
+    await rm(unfinished, { recursive: true, force: true });
+  }
+  return { imageDir: join(goldenDir, IMAGE) };
+}

@@ -1,0 +1,122 @@
+import { Agent, type IncomingMessage, request } from "node:http";
+import { setTimeout as delay } from "node:timers/promises";
+import { type Attestation, attestationSchema, CodedError, GUEST_PORT } from "@torpor/protocol";
+
+/** Identity given to a restored guest; wire names as the guest agent takes them. */
+export interface GuestIdentity {
+  generation: number;
+  sandbox_id: string;
+  template: string;
+  hostname: string;
+  machine_id: string;
+  env: Record<string, string>;
+  access_token: string;
+  host_key: string;
+  entropy_base64: string;
+  resolv_conf: string;
+  default_user: string;
+  default_workdir: string;
+  pids_limit: number;
+  deadline_unix_ms?: number;
+  tenant: string;
+}
+
+/** Largest answer read from a guest on these calls, bytes. */
+const MAX_ANSWER_BYTES = 256 * 1024;
+
+/** HTTP to the agent of one machine. Keep-alive connections are its own and go with {@link GuestClient.close}. */
+export class GuestClient {
+  readonly address: string;
+  readonly agent = new Agent({ keepAlive: true, maxSockets: 1024, maxFreeSockets: 16, scheduling: "lifo" });
+
+  constructor(address: string) {
+    this.address = address;
+  }
+
+  /**
+   * Waits until the agent answers, asking every few milliseconds.
+   *
+   * @returns whether it is locked (as after a restore). @throws CodedError `deadline_exceeded` after `timeoutMs`.
+   */
+  async waitUntilUp(timeoutMs: number, signal?: AbortSignal): Promise<{ locked: boolean }> {
+    const deadline = performance.now() + timeoutMs;
+    let last: unknown;
+    for (let waitMs = 2; performance.now() < deadline; waitMs = Math.min(waitMs * 1.5, 50)) {
+      signal?.throwIfAborted();
+      try {
+        // A SYN sent before the guest's network is up is lost and sent again only after a second: ask anew instead.
+        const answer = await this.#call("GET", "/health", undefined, 200);
+        return { locked: answer.headers["x-torpor-locked"] === "1" };
+      } catch (error) {
+        last = error;
+      }
+      await delay(waitMs);
+    }
+    throw new CodedError("deadline_exceeded", `the guest agent at ${this.address} did not answer within ${timeoutMs} ms: ${String(last)}`);
+  }
+
+  /**
+   * Unlocks a restored guest. Fail closed: an incomplete attestation throws.
+   *
+   * @throws CodedError `guest_unavailable` with the attestation in `details`.
+   */
+  async init(identity: GuestIdentity, timeoutMs = 15_000): Promise<Attestation> {
+    const body = { ...identity, now_unix_ns: `${BigInt(Date.now()) * 1_000_000n}` };
+    // A number, not a string, is what the agent reads; 64-bit nanoseconds do not fit a JavaScript number.
+    const json = JSON.stringify(body).replace(/"now_unix_ns":"(\d+)"/, '"now_unix_ns":$1');
+    const answer = await this.#call("POST", "/torpor/init", json, timeoutMs);
+    const parsed = attestationSchema.safeParse(answer.json);
+    if (answer.status !== 200 || !parsed.success || !parsed.data.complete || parsed.data.generation !== identity.generation) {
+      throw new CodedError("guest_unavailable", `the guest at ${this.address} did not attest its new identity (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`, { details: { attestation: answer.json } });
+    }
+    return parsed.data;
+  }
+
+  #call(method: string, path: string, body: string | undefined, timeoutMs: number): Promise<{ status: number; headers: IncomingMessage["headers"]; json: unknown }> {
+    return new Promise((resolve, reject) => {
+      const outgoing = request(
+        {
+          host: this.address,
+          port: GUEST_PORT,
+          method,
+          path,
+          agent: this.agent,
+          headers: body === undefined ? {} : { "content-type": "application/json", "content-length": Buffer.byteLength(body) },
+        },
+        (incoming) => {
+          const chunks: Buffer[] = [];
+          let bytes = 0;
+          incoming.on("data", (chunk: Buffer) => {
+            bytes += chunk.length;
+            if (bytes > MAX_ANSWER_BYTES) outgoing.destroy(new Error(`answer above ${MAX_ANSWER_BYTES} bytes`));
+            else chunks.push(chunk);
+          });
+          incoming.on("error", reject);
+          incoming.on("end", () => {
+            clearTimeout(timer);
+            const text = Buffer.concat(chunks).toString("utf8");
+            let json: unknown = text;
+            try {
+              json = text === "" ? undefined : JSON.parse(text);
+            } catch {
+              // an answer that is no JSON is shown as it is
+            }
+            resolve({ status: incoming.statusCode ?? 0, headers: incoming.headers, json });
+          });
+        },
+      );
+      const timer = setTimeout(() => outgoing.destroy(new Error(`no answer to ${method} ${path} within ${timeoutMs} ms`)), timeoutMs);
+      outgoing.setNoDelay(true);
+      outgoing.on("error", (error) => {
+        clearTimeout(timer);
+        reject(error);
+      });
+      outgoing.end(body);
+    });
+  }
+
+  /** Drops every connection to this machine. */
+  close(): void {
+    this.agent.destroy();
+  }
+}

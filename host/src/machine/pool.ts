@@ -1,0 +1,235 @@
+import { availableParallelism } from "node:os";
+import { type Clock, Gate, type Log } from "@torpor/base";
+import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
+import type { Golden } from "./golden.ts";
+import { GuestClient } from "./guest-client.ts";
+import type { Slots } from "./slots.ts";
+
+/** A machine restored from a golden snapshot, still locked: nobody's yet. */
+export interface PristineMachine {
+  handle: MachineHandle;
+  guest: GuestClient;
+  /** Where it came from, see protocol `Machine.source`. */
+  source: "pool" | "shell" | "cold";
+}
+
+export interface PoolOptions {
+  template: { name: string; rootfsDir: string; golden: Golden };
+  driver: Driver;
+  slots: Slots;
+  clock: Clock;
+  log: Log;
+  /** Machines kept restored, pinged and paused. 0 turns the pool off. */
+  readyTarget: number;
+  /** Runtime processes kept started and empty, for misses. */
+  shellTarget: number;
+  /** Writable layer of what waits; another size is made on the spot. */
+  diskMib: number;
+  /** Limits while it waits; the lease sets its own. */
+  limits: MachineLimits;
+  /** Bounds the restores running at once on this host. */
+  restoreGate: Gate;
+}
+
+const UP_TIMEOUT_MS = 30_000;
+/** Refilling waits until no create has been asked for this long: it would take their CPU. */
+const QUIET_MS = 30;
+/** How far back demand is looked at. */
+const DEMAND_WINDOW_MS = 5000;
+/** Most machines that wait, whatever the demand: at 25 MiB each, 400 MiB. */
+const MAX_READY = 16;
+/** After a refill that failed. Doubled each time up to a minute. */
+const RETRY_MS = 500;
+
+/**
+ * Keeps machines of one template waiting. Members are pristine: restored, locked, pinged once so that their pages are
+ * in, and paused; each is leased once and never returned.
+ */
+export class Pool {
+  readonly #options: PoolOptions;
+  readonly #ready: PristineMachine[] = [];
+  readonly #shells: MachineHandle[] = [];
+  readonly #creates: number[] = [];
+  readonly #stopping = new AbortController();
+  #acquiring = 0;
+  #lastAsked = 0;
+  #refilling: Promise<void> | undefined;
+  #failures = 0;
+
+  constructor(options: PoolOptions) {
+    this.#options = options;
+  }
+
+  get status(): { template: string; ready: number; target: number } {
+    return { template: this.#options.template.name, ready: this.#ready.length, target: this.#target() };
+  }
+
+  /** Machines that wait, for the watch on their processes. */
+  get members(): MachineHandle[] {
+    return [...this.#ready.map((member) => member.handle), ...this.#shells];
+  }
+
+  /** Starts filling up in the background. */
+  start(): void {
+    this.#refill();
+  }
+
+  /**
+   * Hands out a machine: a waiting one, else an empty process with the image restored into it, else one made from
+   * nothing. The caller owns it from then on.
+   */
+  async acquire(diskMib: number, signal: AbortSignal): Promise<PristineMachine> {
+    const { clock } = this.#options;
+    this.#lastAsked = clock.monotonic();
+    this.#creates.push(this.#lastAsked);
+    this.#acquiring += 1;
+    try {
+      const standard = diskMib === this.#options.diskMib;
+      const waiting = standard ? this.#takeReady() : undefined;
+      if (waiting !== undefined) return waiting;
+      return await this.#options.restoreGate.run(async () => {
+        signal.throwIfAborted();
+        const late = standard ? this.#takeReady() : undefined;
+        if (late !== undefined) return late;
+        const shell = standard ? this.#takeShell() : undefined;
+        return shell === undefined ? await this.#fromNothing(diskMib, "cold", signal) : await this.#fill(shell, "shell", signal);
+      });
+    } finally {
+      this.#acquiring -= 1;
+      this.#lastAsked = clock.monotonic();
+      this.#refill();
+    }
+  }
+
+  /** Ends every waiting machine. */
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    await this.#refilling;
+    const handles = this.members;
+    for (const member of this.#ready) member.guest.close();
+    this.#ready.length = 0;
+    this.#shells.length = 0;
+    for (const handle of handles) await this.#options.slots.clear(handle.place.slot);
+  }
+
+  #takeReady(): PristineMachine | undefined {
+    for (let member = this.#ready.shift(); member !== undefined; member = this.#ready.shift()) {
+      if (this.#options.driver.adopt(member.handle)) {
+        this.#options.driver.resume(member.handle);
+        return member;
+      }
+      this.#discard(member.handle, member.guest);
+    }
+    return undefined;
+  }
+
+  #takeShell(): MachineHandle | undefined {
+    for (let shell = this.#shells.shift(); shell !== undefined; shell = this.#shells.shift()) {
+      if (this.#options.driver.adopt(shell)) return shell;
+      this.#discard(shell);
+    }
+    return undefined;
+  }
+
+  #discard(handle: MachineHandle, guest?: GuestClient): void {
+    guest?.close();
+    const { slots, log } = this.#options;
+    log.warn({ op: "pool.discard", slot: handle.place.slot }, "a waiting machine has died; another takes its place");
+    slots.clear(handle.place.slot).catch((error: unknown) => log.error({ op: "pool.discard", slot: handle.place.slot, err: error }));
+  }
+
+  async #prepare(diskMib: number, signal: AbortSignal): Promise<MachineHandle> {
+    const { slots, driver, template, limits } = this.#options;
+    const place = await slots.make(diskMib, "internet");
+    try {
+      return await driver.prepare({ rootfsDir: template.rootfsDir }, place, limits, signal);
+    } catch (error) {
+      await slots.clear(place.slot);
+      throw error;
+    }
+  }
+
+  /** Restores the golden snapshot into an empty process and waits for the guest's first answer. */
+  async #fill(handle: MachineHandle, source: PristineMachine["source"], signal: AbortSignal): Promise<PristineMachine> {
+    const { driver, slots, template } = this.#options;
+    const guest = new GuestClient(handle.place.address);
+    try {
+      await driver.restore(handle, template.golden.imageDir, signal);
+      const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
+      if (!locked) throw new Error(`the machine restored in slot ${handle.place.slot} is not locked`);
+      return { handle, guest, source };
+    } catch (error) {
+      guest.close();
+      await slots.clear(handle.place.slot);
+      throw error;
+    }
+  }
+
+  async #fromNothing(diskMib: number, source: PristineMachine["source"], signal: AbortSignal): Promise<PristineMachine> {
+    return this.#fill(await this.#prepare(diskMib, signal), source, signal);
+  }
+
+  /** As many as were asked for lately, within bounds, so that the next burst of that size finds them waiting. */
+  #target(): number {
+    if (this.#options.readyTarget === 0) return 0;
+    const since = this.#options.clock.monotonic() - DEMAND_WINDOW_MS;
+    while (this.#creates.length > 0 && (this.#creates[0] ?? 0) < since) this.#creates.shift();
+    return Math.max(this.#options.readyTarget, Math.min(MAX_READY, this.#creates.length));
+  }
+
+  #refill(): void {
+    if (this.#stopping.signal.aborted || this.#options.readyTarget === 0) return;
+    this.#refilling ??= this.#refillLoop().finally(() => {
+      this.#refilling = undefined;
+    });
+  }
+
+  async #refillLoop(): Promise<void> {
+    const { driver, log, shellTarget, diskMib, restoreGate, clock } = this.#options;
+    const { signal } = this.#stopping;
+    while (!signal.aborted) {
+      const wantReady = this.#ready.length < this.#target();
+      if (!wantReady && this.#shells.length >= shellTarget) return;
+      const quietFor = clock.monotonic() - this.#lastAsked;
+      if (this.#acquiring > 0 || quietFor < QUIET_MS) {
+        await this.#sleep(this.#acquiring > 0 ? QUIET_MS : QUIET_MS - quietFor);
+        continue;
+      }
+      try {
+        await restoreGate.run(async () => {
+          if (!wantReady) {
+            this.#shells.push(await this.#prepare(diskMib, signal));
+            return;
+          }
+          const shell = this.#takeShell();
+          const member = await (shell === undefined ? this.#fromNothing(diskMib, "pool", signal) : this.#fill(shell, "pool", signal));
+          driver.pause(member.handle);
+          this.#ready.push(member);
+        });
+        this.#failures = 0;
+      } catch (error) {
+        if (signal.aborted) return;
+        this.#failures += 1;
+        log.error({ op: "pool.refill", template: this.#options.template.name, failures: this.#failures, err: error });
+        await this.#sleep(Math.min(RETRY_MS * 2 ** this.#failures, 60_000));
+      }
+    }
+  }
+
+  #sleep(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        cancel();
+        this.#stopping.signal.removeEventListener("abort", done);
+        resolve();
+      };
+      const cancel = this.#options.clock.after(ms, done);
+      this.#stopping.signal.addEventListener("abort", done, { once: true });
+    });
+  }
+}
+
+/** Restores at once: they are CPU-bound, and one more than the cores keeps them busy over the waits. */
+export function defaultRestoreWidth(): number {
+  return availableParallelism() + 1;
+}

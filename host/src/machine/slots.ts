@@ -1,0 +1,94 @@
+import { mkdir, readdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { CodedError } from "@torpor/protocol";
+import type { CgroupTree } from "../cgroup.ts";
+import type { Driver, MachinePlace } from "../driver/driver.ts";
+import { MAX_SLOT } from "../network/address-plan.ts";
+import type { Egress, Router } from "../network/router.ts";
+
+export interface SlotsOptions {
+  router: Router;
+  driver: Driver;
+  cgroups: CgroupTree;
+  /** Parent of the machines' directories. */
+  directory: string;
+  /** Name of a slot's network namespace. */
+  netnsOf: (slot: number) => string;
+}
+
+/**
+ * Places for machines: a number, and by it a network namespace, a directory, a cgroup. A place serves one machine and
+ * is taken apart with it.
+ */
+export class Slots {
+  readonly #options: SlotsOptions;
+  readonly #taken = new Set<number>();
+  #next = 1;
+
+  constructor(options: SlotsOptions) {
+    this.#options = options;
+  }
+
+  /** The place of a machine that is already in its slot. */
+  placeOf(slot: number, address: string, diskMib: number): MachinePlace {
+    return { slot, directory: this.#directoryOf(slot), netns: this.#options.netnsOf(slot), address, diskMib };
+  }
+
+  /** Marks the slot of an adopted machine as taken. */
+  claim(slot: number): void {
+    this.#taken.add(slot);
+  }
+
+  /** A fresh place. On an error nothing of it stays. @throws CodedError `capacity_exhausted` */
+  async make(diskMib: number, egress: Egress): Promise<MachinePlace> {
+    const slot = this.#pick();
+    const directory = this.#directoryOf(slot);
+    try {
+      const [network] = await Promise.all([
+        this.#options.router.addSlot(slot, egress),
+        mkdir(directory, { recursive: true, mode: 0o700 }),
+      ]);
+      return { slot, directory, netns: network.netns, address: network.address, diskMib };
+    } catch (error) {
+      await this.clear(slot);
+      throw error;
+    }
+  }
+
+  /** Ends whatever runs in a slot and removes every trace of it. Idempotent. */
+  async clear(slot: number): Promise<void> {
+    const directory = this.#directoryOf(slot);
+    // The processes first: they hold the network and the files.
+    await this.#options.driver.kill({ slot, directory, netns: "", address: "", diskMib: 0 });
+    await Promise.all([this.#options.router.removeSlot(slot), rm(directory, { recursive: true, force: true })]);
+    this.#taken.delete(slot);
+  }
+
+  /** Clears every slot found in place that nobody claimed. Answers their numbers. */
+  async sweep(): Promise<number[]> {
+    const { router, cgroups, directory } = this.#options;
+    await mkdir(directory, { recursive: true, mode: 0o700 });
+    const found = await router.slotsInPlace();
+    for (const name of [...cgroups.children(), ...(await readdir(directory))]) if (/^\d+$/.test(name)) found.add(Number(name));
+    const orphans = [...found].filter((slot) => !this.#taken.has(slot)).toSorted((a, b) => a - b);
+    for (const slot of orphans) await this.clear(slot);
+    return orphans;
+  }
+
+  #directoryOf(slot: number): string {
+    return join(this.#options.directory, String(slot));
+  }
+
+  /** Numbers go round, so that a slot just left is not taken again at once. */
+  #pick(): number {
+    for (let tries = 0; tries < MAX_SLOT; tries++) {
+      const slot = this.#next;
+      this.#next = slot === MAX_SLOT ? 1 : slot + 1;
+      if (!this.#taken.has(slot)) {
+        this.#taken.add(slot);
+        return slot;
+      }
+    }
+    throw new CodedError("capacity_exhausted", `all ${MAX_SLOT} machine slots of this host are taken; destroy sandboxes or add a host`);
+  }
+}

@@ -1,0 +1,169 @@
+import type { Clock, Gate, Log } from "@torpor/base";
+import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
+import type { Driver, MachineLimits } from "../driver/driver.ts";
+import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
+import { bakeGolden, findGolden, type Golden } from "./golden.ts";
+import type { MachineSource } from "./machines.ts";
+import { Pool, type PristineMachine } from "./pool.ts";
+import type { Slots } from "./slots.ts";
+
+export interface TemplatePoolsOptions {
+  store: TemplateStore;
+  driver: Driver;
+  slots: Slots;
+  clock: Clock;
+  log: Log;
+  restoreGate: Gate;
+  readyTarget: number;
+  shellTarget: number;
+  diskMib: number;
+  limits: MachineLimits;
+  /** Folders with recipes. */
+  recipeDirs: readonly string[];
+  guestBinaryPath: string;
+  cacheDir: string;
+  /** Archive to build from; default: the machine's own apt configuration. */
+  mirror?: string | undefined;
+}
+
+interface OpenPool {
+  template: StoredTemplate;
+  pool: Pool;
+}
+
+/** Templates ready to make machines from: each name's current build, its golden snapshot and its pool. */
+export class TemplatePools implements MachineSource {
+  readonly #options: TemplatePoolsOptions;
+  /** By template name. */
+  readonly #open = new Map<string, Promise<OpenPool>>();
+
+  constructor(options: TemplatePoolsOptions) {
+    this.#options = options;
+  }
+
+  /** Opens a pool for every template that has a golden snapshot of this driver; others wait for their first build. */
+  async start(): Promise<void> {
+    const { store, driver, log } = this.#options;
+    const templates = await store.list((hash, error) => log.error({ op: "template.list", template: hash, err: error }));
+    for (const template of templates) {
+      if ((await findGolden(template.goldenDir(driver.info.name), driver)) === undefined) continue;
+      for (const name of template.names) this.#pool(name).catch((error: unknown) => log.error({ op: "pool.open", template: name, err: error }));
+    }
+  }
+
+  async acquire(name: string, diskMib: number, signal: AbortSignal): Promise<PristineMachine & { template: StoredTemplate }> {
+    const { template, pool } = await this.#pool(name);
+    return { ...(await pool.acquire(diskMib, signal)), template };
+  }
+
+  async status(): Promise<{ template: string; ready: number; target: number }[]> {
+    const settled = await Promise.allSettled(this.#open.values());
+    return settled.flatMap((outcome) => (outcome.status === "fulfilled" ? [outcome.value.pool.status] : []));
+  }
+
+  #pool(name: string): Promise<OpenPool> {
+    let opening = this.#open.get(name);
+    if (opening === undefined) {
+      opening = this.#openPool(name);
+      opening.catch(() => this.#open.delete(name)); // the next create looks again
+      this.#open.set(name, opening);
+    }
+    return opening;
+  }
+
+  async #openPool(name: string): Promise<OpenPool> {
+    const { store, driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate } = this.#options;
+    const template = await store.resolve(name);
+    const golden = await findGolden(template.goldenDir(driver.info.name), driver);
+    if (golden === undefined) {
+      throw new CodedError("template_not_ready", `template ${name} has no golden snapshot made by ${driver.info.name} ${driver.info.version}; run \`torpor template build ${name}\``, { details: { template: name } });
+    }
+    const pool = new Pool({
+      template: { name, rootfsDir: template.rootfsDir, golden },
+      driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate,
+    });
+    pool.start();
+    return { template, pool };
+  }
+
+  /** Builds a template and bakes its golden snapshot, telling how far it is. What exists already is not made again. */
+  async build(name: string, report: (event: TemplateBuildEvent) => void, signal?: AbortSignal): Promise<{ template: Template; cached: boolean }> {
+    const { driver, guestBinaryPath, cacheDir, recipeDirs, store, mirror } = this.#options;
+    const recipe = await loadRecipe(name, recipeDirs);
+    const built = await buildTemplate({
+      recipe,
+      guestBinaryPath,
+      driverVersion: `${driver.info.name}/${driver.info.version}/${driver.info.acceleration}`,
+      templatesDir: store.templatesDir,
+      cacheDir,
+      ...(mirror === undefined ? {} : { mirror }),
+      onProgress: (progress) => report({ type: "progress", ...progress }),
+      ...(signal === undefined ? {} : { signal }),
+    });
+    report({ type: "progress", stage: "golden", label: "Baking the golden snapshot", fraction: 0 });
+    const baked = await this.#bakeMissing(built, signal);
+    report({ type: "progress", stage: "golden", label: "Baking the golden snapshot", fraction: 1 });
+    await this.#replacePool(name, built.hash);
+    return { template: await this.#describe(built), cached: built.cached && !baked };
+  }
+
+  async #bakeMissing(template: StoredTemplate, signal: AbortSignal | undefined): Promise<boolean> {
+    const { driver, slots, limits, diskMib } = this.#options;
+    const goldenDir = template.goldenDir(driver.info.name);
+    if ((await findGolden(goldenDir, driver)) !== undefined) return false;
+    await bakeGolden({ rootfsDir: template.rootfsDir, goldenDir, driver, slots, limits, diskMib, signal });
+    return true;
+  }
+
+  /** Makes `name` serve from the build `hash`: an older build's pool is ended, its leased machines live on. */
+  async #replacePool(name: string, hash: string): Promise<void> {
+    const current = await this.#open.get(name)?.catch(() => undefined);
+    if (current?.template.hash === hash) return;
+    this.#open.delete(name);
+    await this.#pool(name);
+    await current?.pool.stop();
+  }
+
+  async list(): Promise<Template[]> {
+    const { store, log } = this.#options;
+    const templates = await store.list((hash, error) => log.error({ op: "template.list", template: hash, err: error }));
+    // A build that no name leads to is kept for the machines that stand on it, not offered.
+    return Promise.all(templates.filter((template) => template.names.length > 0).map((template) => this.#describe(template)));
+  }
+
+  /** @throws CodedError `template_not_found`, or `conflict` when a machine stands on it */
+  async remove(nameOrHash: string, inUse: ReadonlySet<string>): Promise<void> {
+    const { store } = this.#options;
+    const template = await store.resolve(nameOrHash);
+    if (inUse.has(template.hash)) {
+      await store.remove(template.hash, { inUse: () => true }); // throws the conflict
+      return;
+    }
+    for (const name of template.names) {
+      const open = await this.#open.get(name)?.catch(() => undefined);
+      this.#open.delete(name);
+      await open?.pool.stop();
+    }
+    await store.remove(template.hash, { inUse: (hash) => inUse.has(hash) });
+  }
+
+  async #describe(template: StoredTemplate): Promise<Template> {
+    const { driver } = this.#options;
+    const golden = await findGolden(template.goldenDir(driver.info.name), driver);
+    return {
+      name: template.names[0] ?? template.name,
+      hash: template.hash,
+      description: template.manifest.description,
+      size_bytes: template.manifest.sizeBytes,
+      built_at: template.manifest.builtAt,
+      golden: golden === undefined ? [] : [driver.info.name],
+    };
+  }
+
+  /** Ends every waiting machine. */
+  async stop(): Promise<void> {
+    const settled = await Promise.allSettled(this.#open.values());
+    this.#open.clear();
+    for (const outcome of settled) if (outcome.status === "fulfilled") await outcome.value.pool.stop();
+  }
+}

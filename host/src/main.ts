@@ -1,0 +1,190 @@
+import { chmodSync, chownSync, existsSync, rmSync } from "node:fs";
+import { mkdir, readFile, statfs } from "node:fs/promises";
+import { availableParallelism, hostname, totalmem } from "node:os";
+import { join } from "node:path";
+import { createLog, Gate, Scope, systemClock } from "@torpor/base";
+import { CodedError, type HostHealth } from "@torpor/protocol";
+import { createHostApi } from "./api/host-api.ts";
+import { CgroupTree, systemCgroupMounts } from "./cgroup.ts";
+import { type HostConfig, readConfig } from "./config.ts";
+import { GvisorDriver, netSysctlsMustHide } from "./driver/gvisor/gvisor-driver.ts";
+import { findRunsc, inspectRunsc } from "./driver/gvisor/runsc.ts";
+import { instanceNames } from "./instance.ts";
+import { Journal } from "./journal.ts";
+import { EventFeed } from "./machine/event-feed.ts";
+import { Machines } from "./machine/machines.ts";
+import { defaultRestoreWidth } from "./machine/pool.ts";
+import { Slots } from "./machine/slots.ts";
+import { TemplatePools } from "./machine/template-pools.ts";
+import { type Egress, Router } from "./network/router.ts";
+import { findResolvers, resolvConfText } from "./resolvers.ts";
+import { claimRunFile } from "./run-file.ts";
+import { TemplateStore } from "./template/index.ts";
+
+const VERSION = "0.1.0";
+/** Writable layer and limits of machines that wait in the pool; what most creates ask for. */
+const POOL_DISK_MIB = 4096;
+const POOL_MEMORY_MIB = 1024;
+const PRUNE_INTERVAL_MS = 60_000;
+
+async function main(): Promise<void> {
+  const config = readConfig(process.env);
+  if (process.getuid?.() !== 0) throw new CodedError("permission_denied", "the host runs machines and their networks and needs root; start it with `sudo torpor up`");
+  const log = createLog({ name: "host", level: config.logLevel });
+  const startedAt = performance.now();
+  const hostDir = join(config.stateDir, "host");
+  const runDir = join(config.stateDir, "run");
+  await mkdir(hostDir, { recursive: true, mode: 0o700 });
+  await mkdir(runDir, { recursive: true, mode: 0o755 });
+  await using scope = new Scope();
+  const socketPath = join(runDir, "host.sock");
+  scope.defer(claimRunFile(join(runDir, "host.json"), { socket: socketPath }));
+
+  const instance = instanceNames(config.stateDir);
+  const journal = new Journal(join(hostDir, "journal.sqlite"));
+  scope.defer(() => journal.close());
+  const resolvers = await findResolvers();
+  const router = await openRouter(journal, instance, resolvers);
+  const cgroups = new CgroupTree(systemCgroupMounts(), instance.cgroup);
+  cgroups.open();
+  const runsc = await inspectRunsc(findRunsc(config.runscPath));
+  const driver = new GvisorDriver({
+    runsc,
+    platform: config.platform,
+    cgroups,
+    cacheDir: join(hostDir, "cache", "disks"),
+    hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
+  });
+  const slots = new Slots({ router, driver, cgroups, directory: join(hostDir, "machines"), netnsOf: instance.slotNetns });
+  const feed = new EventFeed(journal);
+  const store = new TemplateStore(join(hostDir, "templates"));
+  await store.sweep();
+  const pools = new TemplatePools({
+    store,
+    driver,
+    slots,
+    clock: systemClock,
+    log,
+    restoreGate: new Gate(defaultRestoreWidth()),
+    readyTarget: config.poolTarget,
+    shellTarget: config.poolTarget === 0 ? 0 : config.poolShells,
+    diskMib: POOL_DISK_MIB,
+    limits: { cpu: availableParallelism(), memoryMib: POOL_MEMORY_MIB },
+    recipeDirs: [config.recipesDir],
+    guestBinaryPath: config.guestBinaryPath,
+    cacheDir: join(hostDir, "cache"),
+    mirror: config.aptMirror,
+  });
+  const headroom = await watchHeadroom(hostDir, scope);
+  const machines = new Machines({
+    journal,
+    driver,
+    slots,
+    router,
+    source: pools,
+    feed,
+    clock: systemClock,
+    log,
+    resolvConf: resolvConfText(resolvers),
+    capacity: { cpus: availableParallelism(), memoryMb: Math.floor(totalmem() / 1048576), diskMb: (await diskOf(hostDir)).totalMb },
+    headroom,
+  });
+  const { adopted, ended } = await machines.adopt();
+  const swept = await slots.sweep();
+  machines.watch();
+  scope.defer(() => machines.stopWatching());
+  await pools.start();
+  const prune = setInterval(() => journal.prune(Date.now()), PRUNE_INTERVAL_MS);
+  scope.defer(() => clearInterval(prune));
+
+  let drained = false;
+  const health = async (): Promise<HostHealth> => ({
+    host_id: hostname(),
+    version: VERSION,
+    driver: driver.info.name,
+    driver_version: driver.info.version,
+    acceleration: driver.info.acceleration,
+    capacity: { cpus: availableParallelism(), memory_mb: Math.floor(totalmem() / 1048576), disk_mb: (await diskOf(hostDir)).totalMb },
+    machines: machines.counts,
+    pool: await pools.status(),
+  });
+  const server = createHostApi({
+    machines,
+    pools,
+    feed,
+    log,
+    token: config.token,
+    health,
+    drain: async () => {
+      if (drained) return;
+      drained = true;
+      await pools.stop();
+      await machines.endAll("shutdown");
+      await slots.sweep();
+      await router.remove();
+      cgroups.close();
+      journal.setFact("router", null);
+    },
+  });
+  await listen(server, socketPath, config);
+  scope.defer(() => {
+    server.close();
+    server.closeAllConnections();
+    rmSync(socketPath, { force: true });
+  });
+  log.info({ op: "host.start", outcome: "ready", adopted, ended, swept: swept.length, driver: driver.info.name, driverVersion: runsc.version, durationMs: Math.round(performance.now() - startedAt) });
+  process.stdout.write(`${JSON.stringify({ ready: true, pid: process.pid, socket: socketPath })}\n`);
+  const signal = await new Promise<string>((resolve) => {
+    for (const name of ["SIGTERM", "SIGINT"] as const) process.once(name, () => resolve(name));
+  });
+  // Machines run on: the next host adopts them. What only waits is made anew faster than it is taken over.
+  if (!drained) await pools.stop();
+  log.info({ op: "host.stop", outcome: "stopped", signal, left: machines.counts.running });
+}
+
+async function openRouter(journal: Journal, instance: ReturnType<typeof instanceNames>, resolvers: string[]): Promise<Router> {
+  const memory = (journal.fact("router") ?? undefined) as { block: number; forwardBefore: string } | undefined;
+  const egress = new Map<number, Egress>();
+  for (const entry of journal.living()) if (entry.slot !== null) egress.set(entry.slot, entry.spec.network);
+  const router = await Router.open({ instance, memory, resolvers, egress });
+  journal.setFact("router", router.memory);
+  return router;
+}
+
+async function diskOf(directory: string): Promise<{ totalMb: number; freeMb: number }> {
+  const { blocks, bavail, bsize } = await statfs(directory);
+  return { totalMb: Math.floor((blocks * bsize) / 1048576), freeMb: Math.floor((bavail * bsize) / 1048576) };
+}
+
+/** Free memory and disk, looked at twice a second so that a create need not. */
+async function watchHeadroom(directory: string, scope: Scope): Promise<() => { memoryMb: number; diskMb: number }> {
+  const look = async (): Promise<{ memoryMb: number; diskMb: number }> => {
+    const available = /^MemAvailable:\s+(\d+) kB/m.exec(await readFile("/proc/meminfo", "utf8"))?.[1];
+    return { memoryMb: Math.floor(Number(available) / 1024), diskMb: (await diskOf(directory)).freeMb };
+  };
+  let latest = await look();
+  const timer = setInterval(() => {
+    look().then((seen) => (latest = seen), () => {});
+  }, 500);
+  scope.defer(() => clearInterval(timer));
+  return () => latest;
+}
+
+async function listen(server: ReturnType<typeof createHostApi>, socketPath: string, config: HostConfig): Promise<void> {
+  if (existsSync(socketPath)) rmSync(socketPath); // ours: the run file says no other host lives
+  await new Promise<void>((resolve, reject) => {
+    server.once("error", reject);
+    server.listen(socketPath, resolve);
+  });
+  chmodSync(socketPath, 0o660);
+  chownSync(socketPath, 0, config.socketGid);
+}
+
+try {
+  await main();
+  process.exit(0);
+} catch (error) {
+  process.stderr.write(`torpor host: ${error instanceof Error ? error.message : String(error)}\n`);
+  if (!(error instanceof CodedError)) process.stderr.write(`${error instanceof Error ? error.stack : ""}\n`);
+  process.exit(1);
+}

@@ -1,0 +1,74 @@
+/**
+ * Addresses. Inside, every sandbox has the same address, so that a snapshot restores anywhere (gVisor's sentry dies
+ * when it restores a connected UDP socket under another one). Outside, slot n of an instance is reached at
+ * base + n. The range is 198.18.0.0/15, reserved for tests of interconnected devices (RFC 2544) and routed nowhere,
+ * so that it collides with no LAN, VPN or cloud network. An instance takes one /20 of it: 4,094 slots.
+ */
+
+/** Address every guest sees as its own. */
+export const GUEST_ADDRESS = "10.200.0.2";
+export const GUEST_PREFIX_LENGTH = 30;
+/** Address every guest sees as its gateway; the router answers for it on each link. */
+export const GATEWAY_ADDRESS = "10.200.0.1";
+/** Link-layer addresses are the same on every link: each is a network of its own. */
+export const GUEST_MAC = "02:54:50:00:00:02";
+export const GATEWAY_MAC = "02:54:50:00:00:01";
+
+/** Largest slot number: a /20 less its network and broadcast address, less the router's two. */
+export const MAX_SLOT = 4090;
+
+/** Number of /20 blocks in 198.18.0.0/15. */
+export const BLOCK_COUNT = 32;
+
+export interface AddressBlock {
+  /** 0 to 31. */
+  index: number;
+  /** `198.18.16.0/20` for block 1. */
+  cidr: string;
+  /** The host's end of the link to the router. */
+  hostAddress: string;
+  /** The router's end. */
+  routerAddress: string;
+  /** Outside address of a slot. */
+  slotAddress(slot: number): string;
+}
+
+const BASE = (198 << 24) | (18 << 16);
+
+function dotted(value: number): string {
+  return [24, 16, 8, 0].map((shift) => (value >>> shift) & 255).join(".");
+}
+
+/** The addresses of block `index`. Slots count from 1; the last two addresses are the link to the router. */
+export function addressBlock(index: number): AddressBlock {
+  if (!Number.isInteger(index) || index < 0 || index >= BLOCK_COUNT) throw new RangeError(`no address block ${index}`);
+  const start = BASE + index * 4096;
+  return {
+    index,
+    cidr: `${dotted(start)}/20`,
+    hostAddress: dotted(start + 4093),
+    routerAddress: dotted(start + 4094),
+    slotAddress(slot) {
+      if (!Number.isInteger(slot) || slot < 1 || slot > MAX_SLOT) throw new RangeError(`no slot ${slot}`);
+      return dotted(start + slot);
+    },
+  };
+}
+
+/**
+ * Destinations no sandbox may reach: this network, private, shared, loopback, link-local (cloud metadata),
+ * protocol assignments, benchmarking (other sandboxes), multicast, reserved. RFC 6890.
+ */
+export const DENIED_DESTINATIONS = [
+  "0.0.0.0/8",
+  "10.0.0.0/8",
+  "100.64.0.0/10",
+  "127.0.0.0/8",
+  "169.254.0.0/16",
+  "172.16.0.0/12",
+  "192.0.0.0/24",
+  "192.168.0.0/16",
+  "198.18.0.0/15",
+  "224.0.0.0/4",
+  "240.0.0.0/4",
+] as const;

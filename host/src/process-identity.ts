@@ -1,0 +1,26 @@
+import { readFileSync } from "node:fs";
+
+/** A process that cannot be mistaken for a later one with the same pid. */
+export interface ProcessIdentity {
+  pid: number;
+  /** Field 22 of /proc/<pid>/stat: clock ticks since boot. */
+  startTime: number;
+}
+
+/** Identity of a living process; undefined when it does not exist or is a zombie. */
+export function processIdentity(pid: number): ProcessIdentity | undefined {
+  let stat: string;
+  try {
+    stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+  } catch {
+    return undefined;
+  }
+  const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+  if (fields[0] === "Z" || fields[0] === "X") return undefined;
+  return { pid, startTime: Number(fields[19]) };
+}
+
+/** Whether exactly that process lives. */
+export function isAlive(identity: ProcessIdentity): boolean {
+  return processIdentity(identity.pid)?.startTime === identity.startTime;
+}
