@@ -1,0 +1,96 @@
+import { answeredList } from "./answered-list.ts";
+import type { CallOptions, KeyedCallOptions } from "./call-options.ts";
+import { NotFoundError } from "./errors.ts";
+import { pathSegment } from "./request-path.ts";
+import { requestJson } from "./request-json.ts";
+import { dateOrNull } from "./sandbox-info.ts";
+import type { Transport } from "./transport.ts";
+import type { KeyScope, KeyWire } from "./wire.ts";
+
+/** What is known of an API key; the key itself is shown once, when it is made. */
+export interface ApiKey {
+  id: string;
+  name: string;
+  /** First characters of the key. */
+  prefix: string;
+  /** The only tenant it may act for; null for all. */
+  tenant: string | null;
+  scopes: KeyScope[];
+  createdAt: Date;
+  expiresAt: Date | null;
+  lastUsedAt: Date | null;
+  revokedAt: Date | null;
+}
+
+export interface ApiKeyCreateOptions extends KeyedCallOptions {
+  name: string;
+  tenant?: string | undefined;
+  /** Default: read, write and exec of sandboxes. */
+  scopes?: readonly KeyScope[] | undefined;
+  /** Without it the key does not expire. */
+  expiresInSeconds?: number | undefined;
+}
+
+const NOT_SENT: ReadonlySet<string> = new Set(["signal", "timeoutMs", "idempotencyKey"]);
+
+/** `client.keys`; needs a key with the scope `admin`. */
+export class ApiKeys {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  async list({ signal, timeoutMs }: CallOptions = {}): Promise<ApiKey[]> {
+    const answer = await this.#transport.json({ method: "GET", path: "/v1/keys", signal, timeoutMs });
+    return answeredList<KeyWire>(answer, "keys").map(apiKeyFromWire);
+  }
+
+  /** Makes a key; `key` is shown this once. */
+  async create(options: ApiKeyCreateOptions): Promise<ApiKey & { key: string }> {
+    const { signal, timeoutMs, idempotencyKey } = options;
+    const json = requestJson(options, NOT_SENT);
+    const path = "/v1/keys";
+    const answer = await this.#transport.json({
+      method: "POST",
+      path,
+      json,
+      signal,
+      timeoutMs,
+      idempotencyKey,
+    });
+    const wire = answer as KeyWire & { key: string };
+    return { ...apiKeyFromWire(wire), key: wire.key };
+  }
+
+  /** Ends a key at once. Returns false when there was none. */
+  async revoke(id: string, { signal, timeoutMs }: CallOptions = {}): Promise<boolean> {
+    try {
+      await this.#transport.text({
+        method: "DELETE",
+        path: `/v1/keys/${pathSegment("id", id)}`,
+        signal,
+        timeoutMs,
+      });
+      return true;
+    } catch (error) {
+      if (error instanceof NotFoundError) return false;
+      throw error;
+    }
+  }
+}
+
+function apiKeyFromWire(wire: KeyWire): ApiKey {
+  return {
+    id: wire.id,
+    name: wire.name,
+    prefix: wire.prefix,
+    tenant: wire.tenant,
+    scopes: wire.scopes,
+    createdAt: new Date(wire.created_at),
+    expiresAt: dateOrNull(wire.expires_at),
+    lastUsedAt: dateOrNull(wire.last_used_at),
+    revokedAt: dateOrNull(wire.revoked_at),
+  };
+}

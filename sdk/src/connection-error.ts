@@ -1,0 +1,41 @@
+import type { ResolvedConnection } from "./connection-options.ts";
+import { ConnectionError } from "./errors.ts";
+
+/** What a runtime's `fetch` or body reader threw, as a ConnectionError that says what to look at. */
+export function connectionError(
+  error: unknown,
+  request: { method: string; path: string },
+  connection: Pick<ResolvedConnection, "url" | "isLoopback">,
+): ConnectionError {
+  const { code, message } = deepestCause(error);
+  const why = code !== undefined && !message.includes(code) ? `${code}: ${message}` : message;
+  const isRefused = code === "ECONNREFUSED" || code === "ConnectionRefused";
+  const hint = isRefused
+    ? connection.isLoopback
+      ? "nothing listens there; start it with `torpor up`, or set TORPOR_URL"
+      : "nothing listens there; check TORPOR_URL or the url option"
+    : "check the network and the server's log";
+  return new ConnectionError(
+    `${request.method} ${request.path} at ${connection.url} failed (${why}): ${hint}`,
+    {
+      code: "connection_failed",
+      retryable: true,
+      cause: error,
+    },
+  );
+}
+
+/** Node hides the reason in `cause`, and in `errors` when a name has several addresses. */
+function deepestCause(error: unknown): { code: string | undefined; message: string } {
+  let found: { code: string | undefined; message: string } = { code: undefined, message: String(error) };
+  let current = error;
+  for (let depth = 0; depth < 5 && current instanceof Error; depth++) {
+    const code: unknown = "code" in current ? current.code : undefined;
+    found = {
+      code: typeof code === "string" ? code : found.code,
+      message: current.message === "" ? found.message : current.message,
+    };
+    current = current instanceof AggregateError ? (current.errors[0] ?? current.cause) : current.cause;
+  }
+  return found;
+}

@@ -1,0 +1,91 @@
+import type { KeyedCallOptions } from "./call-options.ts";
+import { TimeoutError } from "./errors.ts";
+import { pathSegment } from "./request-path.ts";
+import { requestJson } from "./request-json.ts";
+import { newIdempotencyKey, type Transport } from "./transport.ts";
+import type { SandboxWire } from "./wire.ts";
+
+/** What to create. Numbers out of bounds and unknown options are refused by the server, by name. */
+export interface SandboxCreateOptions extends KeyedCallOptions {
+  /** Default `code-interpreter`. */
+  template?: string | undefined;
+  /** Wall-clock seconds until it is destroyed, counted from now or from the last `setTtl`; default 300, at most 30 days. */
+  ttlSeconds?: number | undefined;
+  onExpire?: "destroy" | undefined;
+  /** For people; needs not be unique. */
+  name?: string | undefined;
+  /** Whose data is inside. Default: `metadata.tenant_id`, else the account. */
+  tenant?: string | undefined;
+  /** Labels to find it by, sent as they are. */
+  metadata?: Readonly<Record<string, string>> | undefined;
+  /** Environment of everything that runs in it. */
+  env?: Readonly<Record<string, string>> | undefined;
+  /** Limit, cores; default 1, fractions allowed. */
+  cpu?: number | undefined;
+  /** Default 1024. */
+  memoryMb?: number | undefined;
+  /** Default 4096. */
+  diskMb?: number | undefined;
+  /** Default `internet`: out to public addresses only. `none`: no network. */
+  network?: "internet" | "none" | undefined;
+}
+
+/** Longest time for a create: a miss of the pool restores on the spot, milliseconds. */
+const CREATE_TIMEOUT_MS = 120_000;
+/** Longest time for undoing an aborted create, milliseconds. */
+const UNDO_TIMEOUT_MS = 30_000;
+
+/** Options that are not sent: those of the call and of the connection. */
+const NOT_SENT: ReadonlySet<string> = new Set([
+  "signal",
+  "timeoutMs",
+  "idempotencyKey",
+  "url",
+  "apiKey",
+  "fetch",
+  "maxRetries",
+]);
+
+/**
+ * Creates a sandbox. When the call is aborted or runs out of time, whether it was made is unknown; then it is undone
+ * in the background, unless the caller gave an idempotency key, which says that they mean to ask again.
+ */
+export async function createSandbox(
+  transport: Transport,
+  options: SandboxCreateOptions,
+): Promise<SandboxWire> {
+  options.signal?.throwIfAborted();
+  const idempotencyKey = options.idempotencyKey ?? newIdempotencyKey();
+  const json = requestJson(options, NOT_SENT);
+  const { signal, timeoutMs = CREATE_TIMEOUT_MS } = options;
+  try {
+    const answer = await transport.json({
+      method: "POST",
+      path: "/v1/sandboxes",
+      json,
+      idempotencyKey,
+      signal,
+      timeoutMs,
+    });
+    return answer as SandboxWire;
+  } catch (error) {
+    const isUnknown = signal?.aborted || error instanceof TimeoutError;
+    if (isUnknown && options.idempotencyKey === undefined)
+      undoCreate(transport, json, idempotencyKey).catch(() => {});
+    throw error;
+  }
+}
+
+/** Asking again with the same key gives the sandbox's id; a failure leaves it to its TTL. */
+async function undoCreate(transport: Transport, json: string, idempotencyKey: string): Promise<void> {
+  const timeoutMs = UNDO_TIMEOUT_MS;
+  const answer = await transport.json({
+    method: "POST",
+    path: "/v1/sandboxes",
+    json,
+    idempotencyKey,
+    timeoutMs,
+  });
+  const { id } = answer as SandboxWire;
+  await transport.json({ method: "DELETE", path: `/v1/sandboxes/${pathSegment("id", id)}`, timeoutMs });
+}

@@ -1,0 +1,57 @@
+export type { ApiKey, ApiKeyCreateOptions, ApiKeys } from "./api-keys.ts";
+export type { BackgroundCommand } from "./background-command.ts";
+export type { CallOptions, KeyedCallOptions } from "./call-options.ts";
+export type { TorporOptions } from "./connection-options.ts";
+export type { SandboxCreateOptions } from "./create-sandbox.ts";
+export {
+  AuthenticationError,
+  CapacityError,
+  CommandError,
+  ConfigurationError,
+  ConflictError,
+  ConnectionError,
+  InvalidRequestError,
+  NoSpaceError,
+  NotFoundError,
+  PermissionError,
+  RateLimitError,
+  type RequestIssue,
+  SandboxEndedError,
+  TimeoutError,
+  TorporError,
+  type TorporErrorInit,
+  UnavailableError,
+} from "./errors.ts";
+export type {
+  Command,
+  CommandOptions,
+  ExecBytesOptions,
+  ExecOptions,
+  ExecStreamBytesOptions,
+  ExecStreamOptions,
+  ExecStreamTextOptions,
+  ExecTextOptions,
+} from "./exec-options.ts";
+export type { ExecEnd, ExecOutcome, ExecResult } from "./exec-result.ts";
+export type { ExecEvent, ExecStream } from "./exec-stream.ts";
+export type { FileEntry } from "./file-entry.ts";
+export type { FileChange, FileWatcher } from "./file-watcher.ts";
+export { Sandbox } from "./sandbox.ts";
+export type { SandboxCollection } from "./sandbox-collection.ts";
+export type {
+  ArchiveOptions,
+  ListOptions,
+  ReadOptions,
+  SandboxFiles,
+  WatchOptions,
+  WriteOptions,
+} from "./sandbox-files.ts";
+export type { Attestation, SandboxInfo, SandboxState } from "./sandbox-info.ts";
+export type { Page, PagedList, SandboxFilter } from "./sandbox-list.ts";
+export type { SandboxProcess } from "./sandbox-process.ts";
+export type { BuildProgress, Template, TemplateBuild, TemplateBuildOptions, Templates } from "./templates.ts";
+export type { TerminalOptions, TerminalRequest } from "./terminal-request.ts";
+export { Torpor } from "./torpor.ts";
+export type { UploadContent } from "./upload-body.ts";
+export { VERSION } from "./version.ts";
+export type { KeyScope } from "./wire.ts";

@@ -1,0 +1,48 @@
+import type { CallOptions } from "./call-options.ts";
+import { createSandbox, type SandboxCreateOptions } from "./create-sandbox.ts";
+import { pathSegment } from "./request-path.ts";
+import type { Sandbox } from "./sandbox.ts";
+import { filterQuery, PagedList, type SandboxFilter } from "./sandbox-list.ts";
+import type { Transport } from "./transport.ts";
+import type { PageWire, SandboxWire } from "./wire.ts";
+
+/** `client.sandboxes`. */
+export class SandboxCollection {
+  readonly #transport: Transport;
+  readonly #make: (wire: SandboxWire) => Sandbox;
+
+  /** @internal */
+  constructor(transport: Transport, make: (wire: SandboxWire) => Sandbox) {
+    this.#transport = transport;
+    this.#make = make;
+  }
+
+  /** As `Sandbox.create`. */
+  async create(options: SandboxCreateOptions = {}): Promise<Sandbox> {
+    return this.#make(await createSandbox(this.#transport, options));
+  }
+
+  /** As `Sandbox.get`. */
+  async get(id: string, { signal, timeoutMs }: CallOptions = {}): Promise<Sandbox> {
+    const path = `/v1/sandboxes/${pathSegment("id", id)}`;
+    const answer = await this.#transport.json({ method: "GET", path, signal, timeoutMs });
+    return this.#make(answer as SandboxWire);
+  }
+
+  /** As `Sandbox.list`. */
+  list(filter: SandboxFilter = {}): PagedList<Sandbox> {
+    const { signal, timeoutMs } = filter;
+    return new PagedList(async (cursor) => {
+      const query = filterQuery(filter, cursor);
+      const answer = await this.#transport.json({
+        method: "GET",
+        path: "/v1/sandboxes",
+        query,
+        signal,
+        timeoutMs,
+      });
+      const page = answer as PageWire<SandboxWire>;
+      return { items: page.items.map(this.#make), nextCursor: page.next_cursor };
+    });
+  }
+}

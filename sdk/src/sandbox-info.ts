@@ -1,0 +1,96 @@
+import type { AttestationWire, SandboxStateWire, SandboxWire } from "./wire.ts";
+
+/** States of a sandbox; those that end in `-ing` are transitions under way. */
+export type SandboxState = SandboxStateWire;
+
+/** What the guest did after it was restored from the golden snapshot, so that no two clones are alike. */
+export interface Attestation {
+  generation: number;
+  steps: {
+    name: string;
+    outcome: "done" | "not_needed" | "failed";
+    detail: string | null;
+    /** Microseconds. */
+    durationUs: number | null;
+  }[];
+  clockOffsetMs: number | null;
+  complete: boolean;
+}
+
+/** What the server knows of a sandbox. */
+export interface SandboxInfo {
+  id: string;
+  name: string | null;
+  state: SandboxState;
+  /** Why it ended (`user`, `ttl_expired`, `oom`, `runtime_crashed`, ...); null while it lives. */
+  reason: string | null;
+  template: string;
+  driver: string;
+  tenant: string;
+  persistent: boolean;
+  metadata: Record<string, string>;
+  /** Limit, cores. */
+  cpu: number;
+  memoryMb: number;
+  diskMb: number;
+  network: "internet" | "none";
+  onExpire: "destroy";
+  /** Counts its restores. */
+  generation: number;
+  host: string | null;
+  createdAt: Date;
+  startedAt: Date | null;
+  /** When its TTL ends it; null without a TTL. */
+  expiresAt: Date | null;
+  idleAt: Date | null;
+  lastActivityAt: Date;
+  endedAt: Date | null;
+  attestation: Attestation | null;
+}
+
+export function sandboxInfoFromWire(wire: SandboxWire): SandboxInfo {
+  return {
+    id: wire.id,
+    name: wire.name,
+    state: wire.state,
+    reason: wire.reason,
+    template: wire.template,
+    driver: wire.driver,
+    tenant: wire.tenant,
+    persistent: wire.persistent,
+    metadata: wire.metadata,
+    cpu: wire.cpu,
+    memoryMb: wire.memory_mb,
+    diskMb: wire.disk_mb,
+    network: wire.network,
+    onExpire: wire.on_expire,
+    generation: wire.generation,
+    host: wire.host,
+    createdAt: new Date(wire.created_at),
+    startedAt: dateOrNull(wire.started_at),
+    expiresAt: dateOrNull(wire.expires_at),
+    idleAt: dateOrNull(wire.idle_at),
+    lastActivityAt: new Date(wire.last_activity_at),
+    endedAt: dateOrNull(wire.ended_at),
+    attestation: wire.attestation && attestationFromWire(wire.attestation),
+  };
+}
+
+function attestationFromWire(wire: AttestationWire): Attestation {
+  return {
+    generation: wire.generation,
+    steps: wire.steps.map(({ name, outcome, detail, duration_us: durationUs }) => ({
+      name,
+      outcome,
+      detail: detail ?? null,
+      durationUs: durationUs ?? null,
+    })),
+    clockOffsetMs: wire.clock_offset_ms ?? null,
+    complete: wire.complete,
+  };
+}
+
+/** A time of the wire (RFC 3339). */
+export function dateOrNull(time: string | null | undefined): Date | null {
+  return time === null || time === undefined ? null : new Date(time);
+}

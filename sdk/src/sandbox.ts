@@ -1,0 +1,178 @@
+import type { BackgroundCommand } from "./background-command.ts";
+import type { CallOptions } from "./call-options.ts";
+import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
+import type { SandboxCreateOptions } from "./create-sandbox.ts";
+import { NotFoundError, SandboxEndedError } from "./errors.ts";
+import type {
+  Command,
+  CommandOptions,
+  ExecBytesOptions,
+  ExecOptions,
+  ExecStreamBytesOptions,
+  ExecStreamOptions,
+  ExecStreamTextOptions,
+  ExecTextOptions,
+} from "./exec-options.ts";
+import type { ExecResult } from "./exec-result.ts";
+import type { ExecStream } from "./exec-stream.ts";
+import { pathSegment } from "./request-path.ts";
+import { requestJson } from "./request-json.ts";
+import { SandboxCommands } from "./sandbox-commands.ts";
+import { SandboxFiles } from "./sandbox-files.ts";
+import { type SandboxInfo, sandboxInfoFromWire } from "./sandbox-info.ts";
+import { SandboxCollection } from "./sandbox-collection.ts";
+import type { PagedList, SandboxFilter } from "./sandbox-list.ts";
+import type { SandboxProcess } from "./sandbox-process.ts";
+import { type TerminalOptions, type TerminalRequest, terminalRequest } from "./terminal-request.ts";
+import { Transport } from "./transport.ts";
+import type { SandboxWire } from "./wire.ts";
+
+/** The sandboxes of the server that the options, else the environment, name. */
+function sandboxesOf(options: TorporOptions): SandboxCollection {
+  const transport = new Transport(resolveConnection(options, processEnvironment()));
+  return new SandboxCollection(transport, (wire) => new Sandbox(transport, wire));
+}
+
+/** A sandbox: where commands run and files live. `await using` destroys it at the end of the block. */
+export class Sandbox implements AsyncDisposable {
+  readonly id: string;
+  readonly files: SandboxFiles;
+  readonly #transport: Transport;
+  readonly #path: string;
+  readonly #commands: SandboxCommands;
+  #info: SandboxInfo;
+  #destroying: Promise<boolean> | undefined;
+
+  /** @internal Made by `create`, `get` and `list`. */
+  constructor(transport: Transport, wire: SandboxWire) {
+    this.id = wire.id;
+    this.#transport = transport;
+    this.#path = `/v1/sandboxes/${pathSegment("id", wire.id)}`;
+    this.#info = sandboxInfoFromWire(wire);
+    this.#commands = new SandboxCommands(transport, this.#path);
+    this.files = new SandboxFiles(transport, `${this.#path}/fs`);
+  }
+
+  /**
+   * Creates a sandbox, ready to use: its first exec works. Without connection options the environment says where
+   * (`TORPOR_URL`, `TORPOR_API_KEY`), else the local instance.
+   * @throws InvalidRequestError naming the option; NotFoundError `template_not_found`; CapacityError; ConfigurationError
+   */
+  static create(options: SandboxCreateOptions & TorporOptions = {}): Promise<Sandbox> {
+    return sandboxesOf(options).create(options);
+  }
+
+  /** A sandbox by its id; an ended one too, for 7 days. @throws NotFoundError `sandbox_not_found` */
+  static get(id: string, options: CallOptions & TorporOptions = {}): Promise<Sandbox> {
+    return sandboxesOf(options).get(id, options);
+  }
+
+  /** Sandboxes, the newest first, fetched page by page as they are iterated. */
+  static list(filter: SandboxFilter & TorporOptions = {}): PagedList<Sandbox> {
+    return sandboxesOf(filter).list(filter);
+  }
+
+  /** What the server said of it last; `refresh()` asks again. */
+  get info(): SandboxInfo {
+    return this.#info;
+  }
+
+  /** Asks the server. Never extends the sandbox's life. */
+  async refresh({ signal, timeoutMs }: CallOptions = {}): Promise<SandboxInfo> {
+    const answer = await this.#transport.json({ method: "GET", path: this.#path, signal, timeoutMs });
+    this.#info = sandboxInfoFromWire(answer as SandboxWire);
+    return this.#info;
+  }
+
+  /**
+   * Runs a command and waits for its end. A string is run by a login shell, an array as it is. A command that fails is
+   * a result, not an error, unless `check: true`. Aborting kills it. It is never run twice, whatever is retried.
+   * @throws CommandError with `check: true` and any end but exit code 0
+   * @throws SandboxEndedError when the sandbox had ended before the command began
+   */
+  exec(cmd: Command, options: ExecBytesOptions): Promise<ExecResult<Uint8Array>>;
+  exec(cmd: Command, options?: ExecTextOptions): Promise<ExecResult>;
+  exec(cmd: Command, options: ExecOptions = {}): Promise<ExecResult<string | Uint8Array>> {
+    return this.#commands.exec(cmd, options);
+  }
+
+  /** Runs a command; its events come as they happen, its result at `.result`. */
+  execStream(cmd: Command, options: ExecStreamBytesOptions): ExecStream<Uint8Array>;
+  execStream(cmd: Command, options?: ExecStreamTextOptions): ExecStream;
+  execStream(cmd: Command, options: ExecStreamOptions = {}): ExecStream<string | Uint8Array> {
+    return this.#commands.execStream(cmd, options);
+  }
+
+  /** Starts a command that goes on without us; its `timeoutSeconds` is 86,400 (a day) when absent. */
+  start(cmd: Command, options: CommandOptions = {}): Promise<BackgroundCommand> {
+    return this.#commands.start(cmd, options);
+  }
+
+  /** The output of a command that runs or ended lately (5 minutes), from its start as far as it is kept, and on. */
+  attach(execId: string | number, options: ExecStreamBytesOptions): ExecStream<Uint8Array>;
+  attach(execId: string | number, options?: ExecStreamTextOptions): ExecStream;
+  attach(execId: string | number, options: ExecStreamOptions = {}): ExecStream<string | Uint8Array> {
+    return this.#commands.attach(execId, options);
+  }
+
+  /** Signals a command, by `execId` or pid, and all it started. Returns false when there was none. */
+  kill(execId: string | number, signal = "SIGKILL", options: CallOptions = {}): Promise<boolean> {
+    return this.#commands.kill(execId, signal, options);
+  }
+
+  /** What runs in it, of what was started through the API. */
+  processes(options: CallOptions = {}): Promise<SandboxProcess[]> {
+    return this.#commands.processes(options);
+  }
+
+  /** Sets the deadline to `seconds` from now, sooner or later than it was. Settles when it is in force. */
+  async setTtl(seconds: number, { signal, timeoutMs }: CallOptions = {}): Promise<SandboxInfo> {
+    const json = requestJson({ ttlSeconds: seconds }, new Set());
+    const path = `${this.#path}/lifecycle`;
+    const answer = await this.#transport.json({ method: "PATCH", path, json, signal, timeoutMs });
+    const { expires_at: expiresAt } = answer as Pick<SandboxWire, "expires_at">;
+    this.#info = { ...this.#info, expiresAt: expiresAt === null ? null : new Date(expiresAt) };
+    return this.#info;
+  }
+
+  /** The console of the machine, its last part. */
+  logs({ signal, timeoutMs }: CallOptions = {}): Promise<string> {
+    const accept = "text/plain";
+    return this.#transport.text({ method: "GET", path: `${this.#path}/logs`, accept, signal, timeoutMs });
+  }
+
+  /** URL and headers for a WebSocket client that wants an interactive terminal. The headers hold the API key. */
+  terminal(options: TerminalOptions = {}): Promise<TerminalRequest> {
+    return terminalRequest(this.#transport, this.#path, options);
+  }
+
+  /**
+   * Ends the sandbox and all it holds. Idempotent. Returns true when it was destroyed at its owner's request, false
+   * when it had already ended: by its TTL, by a crash, by an earlier `destroy` of this object.
+   */
+  destroy(options: CallOptions = {}): Promise<boolean> {
+    if (this.#info.state === "destroyed") return Promise.resolve(false);
+    // Callers at the same time share the outcome; after a failure the next call tries again.
+    this.#destroying ??= this.#destroy(options).finally(() => {
+      this.#destroying = undefined;
+    });
+    return this.#destroying;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.destroy();
+  }
+
+  async #destroy({ signal, timeoutMs }: CallOptions): Promise<boolean> {
+    try {
+      const answer = await this.#transport.json({ method: "DELETE", path: this.#path, signal, timeoutMs });
+      if (answer !== undefined) this.#info = sandboxInfoFromWire(answer as SandboxWire);
+      return this.#info.reason === null || this.#info.reason === "user";
+    } catch (error) {
+      // 404: purged, or never ours; 410: ended. Either way it is gone.
+      if (error instanceof SandboxEndedError) return false;
+      if (error instanceof NotFoundError && error.code === "sandbox_not_found") return false;
+      throw error;
+    }
+  }
+}

@@ -1,0 +1,24 @@
+import { ApiKeys } from "./api-keys.ts";
+import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
+import { Sandbox } from "./sandbox.ts";
+import { SandboxCollection } from "./sandbox-collection.ts";
+import { Templates } from "./templates.ts";
+import { Transport } from "./transport.ts";
+
+/** A client of one Torpor server. It holds no connections of its own: `fetch` keeps them. */
+export class Torpor {
+  /** The server's base URL. */
+  readonly url: string;
+  readonly sandboxes: SandboxCollection;
+  readonly templates: Templates;
+  readonly keys: ApiKeys;
+
+  /** @throws ConfigurationError when the URL or the key cannot be used; a missing key only at the first request */
+  constructor(options: TorporOptions = {}) {
+    const transport = new Transport(resolveConnection(options, processEnvironment()));
+    this.url = transport.url;
+    this.sandboxes = new SandboxCollection(transport, (wire) => new Sandbox(transport, wire));
+    this.templates = new Templates(transport);
+    this.keys = new ApiKeys(transport);
+  }
+}

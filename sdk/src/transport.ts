@@ -1,0 +1,189 @@
+import { noApiKeyMessage, readApiKeyFile } from "./api-key-file.ts";
+import { CallDeadline } from "./call-deadline.ts";
+import type { CallOptions } from "./call-options.ts";
+import { connectionError } from "./connection-error.ts";
+import type { ResolvedConnection } from "./connection-options.ts";
+import { errorFromResponse } from "./error-from-response.ts";
+import { ConfigurationError, TorporError } from "./errors.ts";
+import { type QueryValue, queryString } from "./request-path.ts";
+import { MAX_RETRY_AFTER_MS, retryDelayMs } from "./retry-delay.ts";
+import type { UploadBody } from "./upload-body.ts";
+import { VERSION } from "./version.ts";
+
+/** One request of the API. */
+export interface TransportRequest extends CallOptions {
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  /** Path below the base URL, its segments encoded. */
+  path: string;
+  query?: Readonly<Record<string, QueryValue>>;
+  /** JSON body, as text. */
+  json?: string;
+  /** Raw body. */
+  upload?: UploadBody;
+  accept?: string;
+  headers?: Readonly<Record<string, string>>;
+  /** Made by the caller when it wants to stop the call by itself; then `signal` and `timeoutMs` are its. */
+  deadline?: CallDeadline;
+  /** Sent with every POST, which makes it safe to repeat. Default: random. */
+  idempotencyKey?: string | undefined;
+}
+
+/** An answer whose body is still to be read, with the deadline that governs it. The caller closes the deadline. */
+export interface OpenResponse {
+  response: Response;
+  deadline: CallDeadline;
+}
+
+/** Sends requests: headers, deadlines, retries, errors. Knows nothing of what they mean. */
+export class Transport {
+  readonly connection: ResolvedConnection;
+  #apiKey: Promise<string> | undefined;
+
+  constructor(connection: ResolvedConnection) {
+    this.connection = connection;
+  }
+
+  /** Base URL without a slash at its end. */
+  get url(): string {
+    return this.connection.url;
+  }
+
+  /** Sends and reads a JSON answer; an empty answer gives undefined. Not checked against a schema. */
+  async json(request: TransportRequest): Promise<unknown> {
+    const text = await this.text(request);
+    if (text === "") return undefined;
+    try {
+      return JSON.parse(text);
+    } catch (cause) {
+      throw new TorporError(
+        `${request.method} ${request.path} was answered with a body that is no JSON: check the URL and any proxy`,
+        { code: "invalid_response", cause },
+      );
+    }
+  }
+
+  /** Sends and reads the answer as text. */
+  async text(request: TransportRequest): Promise<string> {
+    return this.#call(request, async (response, deadline) => {
+      const text = await deadline.race(response.text());
+      deadline.close();
+      return text;
+    });
+  }
+
+  /** Sends and reads the answer as bytes. `timeoutMs` bounds the waits without progress. */
+  async open(request: TransportRequest): Promise<OpenResponse> {
+    return this.#call(request, async (response, deadline) => {
+      deadline.pause();
+      return { response, deadline };
+    });
+  }
+
+  /** A deadline from a call's options and the client's default. `what` names the call in the timeout's message. */
+  deadline(what: string, options: CallOptions): CallDeadline {
+    return new CallDeadline(what, options.signal, options.timeoutMs ?? this.connection.timeoutMs);
+  }
+
+  /** The headers that say who asks. @throws ConfigurationError when there is no API key. */
+  async authorization(): Promise<Record<string, string>> {
+    this.#apiKey ??= this.#resolveApiKey();
+    try {
+      return { authorization: `Bearer ${await this.#apiKey}` };
+    } catch (error) {
+      // The file may be there at the next request.
+      this.#apiKey = undefined;
+      throw error;
+    }
+  }
+
+  async #resolveApiKey(): Promise<string> {
+    const source = this.connection.apiKeySource;
+    if (source.kind === "given") return source.apiKey;
+    if (source.kind === "file") return readApiKeyFile(source.path);
+    throw new ConfigurationError(noApiKeyMessage(`none was given for ${this.url}`), {
+      code: "configuration",
+    });
+  }
+
+  /** Opens the deadline, which `read` has to close when it succeeds. */
+  async #call<T>(
+    request: TransportRequest,
+    read: (response: Response, deadline: CallDeadline) => Promise<T>,
+  ): Promise<T> {
+    const { method, path, upload } = request;
+    const deadline = request.deadline ?? this.deadline(`${method} ${path}`, request);
+    try {
+      deadline.throwIfStopped();
+      const init = await this.#requestInit(request, deadline);
+      const url = `${this.url}${path}${queryString(request.query)}`;
+      return await this.#withRetries(request, deadline, async () =>
+        read(await this.#send(request, url, init), deadline),
+      );
+    } catch (error) {
+      // Cuts the connection of a half-read answer or a half-sent upload.
+      deadline.abort(error);
+      throw error;
+    } finally {
+      upload?.stop(undefined);
+    }
+  }
+
+  async #send(request: TransportRequest, url: string, init: RequestInit): Promise<Response> {
+    const response = await this.connection.fetch(url, init);
+    if (response.ok) return response;
+    throw await errorFromResponse(response, request.method, request.path);
+  }
+
+  async #withRetries<T>(
+    request: TransportRequest,
+    deadline: CallDeadline,
+    attempt: () => Promise<T>,
+  ): Promise<T> {
+    const isReplayable = request.upload === undefined || request.upload.isReplayable;
+    for (let retries = 0; ; retries++) {
+      let failure: TorporError;
+      try {
+        return await attempt();
+      } catch (error) {
+        deadline.throwIfStopped();
+        if (request.upload?.sourceFailure) throw request.upload.sourceFailure.error;
+        failure = error instanceof TorporError ? error : connectionError(error, request, this.connection);
+      }
+      const { retryAfterMs } = failure;
+      if (!failure.retryable || !isReplayable || retries >= this.connection.maxRetries) throw failure;
+      if (retryAfterMs !== null && retryAfterMs > MAX_RETRY_AFTER_MS) throw failure;
+      const delayMs = retryDelayMs(retries, retryAfterMs, Math.random);
+      if (delayMs >= deadline.remainingMs) throw failure;
+      await deadline.sleep(delayMs);
+    }
+  }
+
+  async #requestInit(request: TransportRequest, deadline: CallDeadline): Promise<RequestInit> {
+    const headers: Record<string, string> = {
+      ...(await deadline.race(this.authorization())),
+      "user-agent": `torpor-sdk-js/${VERSION}`,
+      accept: request.accept ?? "application/json",
+      ...request.headers,
+    };
+    if (request.method === "POST") headers["idempotency-key"] = request.idempotencyKey ?? newIdempotencyKey();
+    if (request.json !== undefined) headers["content-type"] = "application/json";
+    const init: RequestInit = {
+      method: request.method,
+      headers,
+      redirect: "manual",
+      signal: deadline.signal,
+    };
+    if (request.json !== undefined) init.body = request.json;
+    if (request.upload) {
+      headers["content-type"] ??= "application/octet-stream";
+      Object.assign(init, request.upload.requestInit(deadline));
+    }
+    return init;
+  }
+}
+
+/** 128 random bits in hexadecimal. `crypto.randomUUID` is missing in pages served over plain HTTP. */
+export function newIdempotencyKey(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,120 @@
+/** Shapes of the wire that this client reads. Names are the wire's. `test/wire-shapes.ts` holds them against the protocol. */
+
+export type SandboxStateWire =
+  | "creating"
+  | "running"
+  | "pausing"
+  | "paused"
+  | "resuming"
+  | "hibernating"
+  | "hibernated"
+  | "waking"
+  | "snapshotting"
+  | "failed"
+  | "destroying"
+  | "destroyed";
+
+export interface AttestationWire {
+  generation: number;
+  steps: {
+    name: string;
+    outcome: "done" | "not_needed" | "failed";
+    detail?: string | undefined;
+    duration_us?: number | undefined;
+  }[];
+  clock_offset_ms?: number | undefined;
+  complete: boolean;
+}
+
+export interface SandboxWire {
+  id: string;
+  name: string | null;
+  state: SandboxStateWire;
+  reason: string | null;
+  template: string;
+  driver: string;
+  tenant: string;
+  persistent: boolean;
+  metadata: Record<string, string>;
+  cpu: number;
+  memory_mb: number;
+  disk_mb: number;
+  network: "internet" | "none";
+  on_expire: "destroy";
+  generation: number;
+  host: string | null;
+  created_at: string;
+  started_at: string | null;
+  expires_at: string | null;
+  idle_at: string | null;
+  last_activity_at: string;
+  ended_at: string | null;
+  attestation: AttestationWire | null;
+}
+
+export interface PageWire<Item> {
+  items: Item[];
+  next_cursor: string | null;
+}
+
+export interface ExecResultWire {
+  exec_id: string;
+  exit_code: number | null;
+  signal: string | null;
+  outcome: "exited" | "signalled" | "timed_out" | "oom" | "lost";
+  stdout: string;
+  stderr: string;
+  encoding: "utf8" | "base64";
+  truncated: boolean;
+  stdout_bytes: number;
+  stderr_bytes: number;
+  duration_ms: number;
+  message?: string | undefined;
+}
+
+export interface ProcessWire {
+  pid: number;
+  exec_id: string | null;
+  cmd: string;
+  args: string[];
+  cwd: string | null;
+  user: string | null;
+  tag: string | null;
+  started_at: string | null;
+}
+
+export interface FileEntryWire {
+  name: string;
+  path: string;
+  type: "file" | "dir" | "symlink" | "other";
+  size: number;
+  mode: number;
+  permissions: string;
+  owner: string;
+  group: string;
+  modified_at: string;
+  symlink_target: string | null;
+}
+
+export interface TemplateWire {
+  name: string;
+  hash: string;
+  description: string;
+  size_bytes: number;
+  built_at: string;
+  golden: string[];
+}
+
+export type KeyScope = "sandbox:read" | "sandbox:write" | "sandbox:exec" | "template:write" | "admin";
+
+export interface KeyWire {
+  id: string;
+  name: string;
+  prefix: string;
+  tenant: string | null;
+  scopes: KeyScope[];
+  created_at: string;
+  expires_at: string | null;
+  last_used_at: string | null;
+  revoked_at: string | null;
+}
