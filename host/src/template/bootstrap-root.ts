@@ -10,6 +10,7 @@ import { placeFile, placeFolder } from "./place-file.ts";
 import type { Recipe } from "./recipe.ts";
 import { streamLinesContained } from "./stream-lines.ts";
 
+const PROBLEM_LINES_MAX = 16;
 const MMDEBSTRAP_TIMEOUT_MS = 30 * 60_000;
 
 export interface BootstrapOptions {
@@ -68,16 +69,20 @@ export async function bootstrapRoot(options: BootstrapOptions): Promise<void> {
     join(options.workDir, sourcesFile),
   ];
   const progress = new MmdebstrapProgress(options.onProgress);
+  const problems = new ProblemLines();
   try {
     await streamLinesContained([], argv, {
       env: options.env,
       timeoutMs: MMDEBSTRAP_TIMEOUT_MS,
-      onLine: (line) => progress.line(line),
+      onLine: (line) => {
+        progress.line(line);
+        problems.line(line);
+      },
       ...(options.signal === undefined ? {} : { signal: options.signal }),
     });
   } catch (error) {
     options.signal?.throwIfAborted();
-    throw error instanceof ProcessError ? await explain(error, options) : error;
+    throw error instanceof ProcessError ? await explain(error, problems.text(), options) : error;
   } finally {
     await rm(join(options.workDir, sourcesFile), { force: true });
   }
@@ -94,16 +99,30 @@ async function copyKeyrings(root: string, sources: readonly AptSource[]): Promis
   }
 }
 
-/** Turns mmdebstrap's last lines into what went wrong and what to do. */
-async function explain(error: ProcessError, options: BootstrapOptions): Promise<CodedError> {
+/** The first complaints of mmdebstrap, apt and dpkg with what came just before: later ones are mostly consequences. */
+class ProblemLines {
+  #before: string[] = [];
+  #kept: string[] = [];
+
+  line(line: string): void {
+    const isProblem = /^(E: |Err:|dpkg: error|dpkg-deb: error|Traceback )|No space left on device/.test(line) && !line.startsWith("E: setup failed");
+    if (isProblem && this.#kept.length < PROBLEM_LINES_MAX) {
+      this.#kept.push(...this.#before.splice(0), line.slice(0, 300));
+    } else {
+      this.#before = [...this.#before, line.slice(0, 300)].slice(-3);
+    }
+  }
+
+  text(): string {
+    return this.#kept.join("\n");
+  }
+}
+
+/** Turns mmdebstrap's complaints into what went wrong and what to do. */
+async function explain(error: ProcessError, problems: string, options: BootstrapOptions): Promise<CodedError> {
   const name = options.recipe.name;
-  const output = error.stderr;
-  const lastLines = output
-    .split("\n")
-    .filter((line) => /^(E:|W:|Err:|dpkg:|mmdebstrap)/.test(line))
-    .slice(-8)
-    .join("\n");
-  const details = { template: name, lastLines };
+  const output = `${problems}\n${error.stderr}`;
+  const details = { template: name, problems };
   if (/could not be started.*ENOENT|failed to execute mmdebstrap|mmdebstrap: No such file/.test(`${error.message}\n${output}`)) {
     return new CodedError("unsupported", `Building template ${name} failed: mmdebstrap is not installed. Install it (\`apt-get install mmdebstrap\`) and build again.`, { details, cause: error });
   }
@@ -115,9 +134,9 @@ async function explain(error: ProcessError, options: BootstrapOptions): Promise<
     return new CodedError("no_space", `Building template ${name} failed: the disk that holds the templates is full. Free some space and build again.`, { details, cause: error });
   }
   if (/Could not resolve|Temporary failure resolving|Could not connect|Unable to connect|Failed to fetch|Connection timed out|apt-get update.*failed/.test(output)) {
-    return new CodedError("template_not_ready", `Building template ${name} failed: the Debian archive configured on this machine could not be read. Check the network and that \`apt-get update\` works here, then build again.\n${lastLines}`, { details, cause: error });
+    return new CodedError("template_not_ready", `Building template ${name} failed: the Debian archive configured on this machine could not be read. Check the network and that \`apt-get update\` works here, then build again.\n${problems}`, { details, cause: error });
   }
   // The cause may be a damaged package among the kept ones, which would fail every build from now on.
   await options.cache.clear();
-  return new CodedError("template_not_ready", `Building template ${name} failed in mmdebstrap: ${lastLines || error.message}\nKept packages were dropped, so that building again starts from fresh downloads.`, { details, cause: error });
+  return new CodedError("template_not_ready", `Building template ${name} failed in mmdebstrap: ${problems || error.message}\nKept packages were dropped, so that building again starts from fresh downloads.`, { details, cause: error });
 }

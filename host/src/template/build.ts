@@ -76,7 +76,6 @@ export async function buildTemplate(options: BuildTemplateOptions): Promise<Buil
     const buildDir = await makeUnfinishedDir(options.templatesDir, "building");
     scope.defer(() => removeTree(buildDir));
     const finishedDir = await buildInto(buildDir, { ...options, architecture, guestSha256, hash, startedAt, report });
-    report({ stage: "commit", label: "Writing to disk", fraction: 0 });
     signal?.throwIfAborted();
     await store.commitBuilt(finishedDir, hash);
     await store.commitName(recipe.name, hash);
@@ -157,6 +156,7 @@ async function buildInto(buildDir: string, plan: BuildPlan): Promise<string> {
   };
   await writeFile(join(finishedDir, "manifest.json"), `${JSON.stringify(manifest, null, 2)}\n`);
   report({ stage: "digest", label: "Digested", fraction: 1 });
+  report({ stage: "commit", label: "Writing to disk", fraction: 0 });
   await run(["sync", "--file-system", buildDir], { timeoutMs: 600_000 });
   await cache.keep(archives, new Date());
   await rm(archives, { recursive: true });
