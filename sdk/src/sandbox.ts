@@ -41,7 +41,6 @@ export class Sandbox implements AsyncDisposable {
   readonly #path: string;
   readonly #commands: SandboxCommands;
   #info: SandboxInfo;
-  #destroying: Promise<boolean> | undefined;
 
   /** @internal Made by `create`, `get` and `list`. */
   constructor(transport: Transport, wire: SandboxWire) {
@@ -130,8 +129,7 @@ export class Sandbox implements AsyncDisposable {
     const json = requestJson({ ttlSeconds: seconds }, new Set());
     const path = `${this.#path}/lifecycle`;
     const answer = await this.#transport.json({ method: "PATCH", path, json, signal, timeoutMs });
-    const { expires_at: expiresAt } = answer as Pick<SandboxWire, "expires_at">;
-    this.#info = { ...this.#info, expiresAt: expiresAt === null ? null : new Date(expiresAt) };
+    this.#info = sandboxInfoFromWire(answer as SandboxWire);
     return this.#info;
   }
 
@@ -150,29 +148,21 @@ export class Sandbox implements AsyncDisposable {
    * Ends the sandbox and all it holds. Idempotent. Returns true when it was destroyed at its owner's request, false
    * when it had already ended: by its TTL, by a crash, by an earlier `destroy` of this object.
    */
-  destroy(options: CallOptions = {}): Promise<boolean> {
-    if (this.#info.state === "destroyed") return Promise.resolve(false);
-    // Callers at the same time share the outcome; after a failure the next call tries again.
-    this.#destroying ??= this.#destroy(options).finally(() => {
-      this.#destroying = undefined;
-    });
-    return this.#destroying;
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.destroy();
-  }
-
-  async #destroy({ signal, timeoutMs }: CallOptions): Promise<boolean> {
+  async destroy({ signal, timeoutMs }: CallOptions = {}): Promise<boolean> {
+    if (this.#info.state === "destroyed") return false;
     try {
       const answer = await this.#transport.json({ method: "DELETE", path: this.#path, signal, timeoutMs });
-      if (answer !== undefined) this.#info = sandboxInfoFromWire(answer as SandboxWire);
-      return this.#info.reason === null || this.#info.reason === "user";
+      this.#info = sandboxInfoFromWire(answer as SandboxWire);
+      return this.#info.reason === "user";
     } catch (error) {
       // 404: purged, or never ours; 410: ended. Either way it is gone.
       if (error instanceof SandboxEndedError) return false;
       if (error instanceof NotFoundError && error.code === "sandbox_not_found") return false;
       throw error;
     }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.destroy();
   }
 }

@@ -1,0 +1,156 @@
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { inspect } from "node:util";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import {
+  AuthenticationError,
+  ConfigurationError,
+  ConnectionError,
+  Sandbox,
+  Torpor,
+  TorporError,
+} from "@torpor/sdk";
+import { API_KEY, FakeServer, SANDBOX_ID, sandboxWire, sendError, sendJson } from "./fake-server.ts";
+
+afterEach(() => vi.unstubAllEnvs());
+
+function clearEnvironment(): void {
+  for (const name of ["TORPOR_URL", "TORPOR_API_KEY", "TORPOR_API_KEY_FILE"]) vi.stubEnv(name, "");
+}
+
+describe("where the server is and which key is used", () => {
+  it("takes the options before the environment", async () => {
+    await using server = (await FakeServer.start()).withSandbox();
+    vi.stubEnv("TORPOR_URL", "http://127.0.0.1:1");
+    vi.stubEnv("TORPOR_API_KEY", "tp_other");
+    await Sandbox.create({ url: server.url, apiKey: API_KEY });
+    expect(server.calls[0]?.headers.authorization).toBe(`Bearer ${API_KEY}`);
+  });
+
+  it("takes the environment for the statics", async () => {
+    await using server = (await FakeServer.start()).withSandbox();
+    clearEnvironment();
+    vi.stubEnv("TORPOR_URL", `${server.url}/`);
+    vi.stubEnv("TORPOR_API_KEY", API_KEY);
+    const sandbox = await Sandbox.create();
+    expect(sandbox.id).toBe(SANDBOX_ID);
+    expect(server.calls[0]?.url).toBe("/v1/sandboxes");
+    expect(server.calls[0]?.headers["user-agent"]).toMatch(/^torpor-sdk-js\//);
+  });
+
+  it("reads a key file, at the first request and again when it was missing", async () => {
+    await using server = (await FakeServer.start()).withSandbox();
+    clearEnvironment();
+    const folder = await mkdtemp(join(tmpdir(), "torpor-sdk-"));
+    try {
+      const file = join(folder, "api-key");
+      vi.stubEnv("TORPOR_API_KEY_FILE", file);
+      const client = new Torpor({ url: server.url });
+      const missing = await client.sandboxes.create().catch((error: unknown) => error);
+      expect(missing).toBeInstanceOf(ConfigurationError);
+      expect(String(missing)).toContain(file);
+      expect(String(missing)).toContain("TORPOR_API_KEY");
+      expect(server.calls).toHaveLength(0);
+      await writeFile(file, `${API_KEY}\n`);
+      await client.sandboxes.create();
+      expect(server.calls[0]?.headers.authorization).toBe(`Bearer ${API_KEY}`);
+    } finally {
+      await rm(folder, { recursive: true });
+    }
+  });
+
+  it("never takes the local instance's key for a server elsewhere", async () => {
+    clearEnvironment();
+    const client = new Torpor({
+      url: "http://torpor.invalid",
+      fetch: () => Promise.reject(new Error("was called")),
+    });
+    const error = await client.sandboxes.create().catch((caught: unknown) => caught);
+    expect(error).toBeInstanceOf(ConfigurationError);
+    expect(String(error)).toMatch(/apiKey.*TORPOR_API_KEY/);
+  });
+
+  it.each([
+    ["no URL", { url: "127.0.0.1:7070" }],
+    ["another scheme", { url: "ftp://host" }],
+    ["credentials in the URL", { url: "http://user:secret@host" }],
+    ["a key with a line break", { apiKey: "tp_a\nb" }],
+    ["an empty key", { apiKey: "" }],
+  ])("refuses %s at once", (_what, options) => {
+    expect(() => new Torpor(options)).toThrow(ConfigurationError);
+  });
+
+  it("keeps a path in the URL", async () => {
+    await using server = await FakeServer.start();
+    server.on("GET", "/torpor/v1/sandboxes/{id}", ({ response }) => sendJson(response, 200, sandboxWire()));
+    await server.client({ url: `${server.url}/torpor/` }).sandboxes.get(SANDBOX_ID);
+  });
+
+  it("shows no key when a client or an error is printed", async () => {
+    await using server = await FakeServer.start();
+    server.on("GET", "/v1/sandboxes/{id}", ({ response }) =>
+      sendError(response, 401, "unauthenticated", "unknown key"),
+    );
+    const client = server.client();
+    const error = await client.sandboxes.get(SANDBOX_ID).catch((caught: unknown) => caught);
+    expect(error).toBeInstanceOf(AuthenticationError);
+    expect(inspect(client, { depth: 10, showHidden: true }) + inspect(error, { depth: 10 })).not.toContain(
+      API_KEY,
+    );
+  });
+});
+
+describe("a server that cannot be reached or is something else", () => {
+  it("says what to do when nothing listens", async () => {
+    const server = await FakeServer.start();
+    const client = server.client({ maxRetries: 0 });
+    await server[Symbol.asyncDispose]();
+    const error = await client.sandboxes.get(SANDBOX_ID).catch((caught: unknown) => caught);
+    expect(error).toBeInstanceOf(ConnectionError);
+    expect(String(error)).toMatch(/ECONNREFUSED.*torpor up/);
+  });
+
+  it("does not follow redirects, which would take the key along", async () => {
+    await using server = await FakeServer.start();
+    server.on("GET", "/v1/sandboxes/{id}", ({ response }) => {
+      response.writeHead(308, { location: "https://elsewhere.invalid/" }).end();
+    });
+    const error = await server
+      .client()
+      .sandboxes.get(SANDBOX_ID)
+      .catch((caught: unknown) => caught);
+    expect(error).toMatchObject({ code: "http_308", status: 308 });
+    expect(String(error)).toContain("https://elsewhere.invalid/");
+  });
+
+  it.each([
+    ["a page", "<html>Bad gateway</html>"],
+    ["half an envelope", '{"error":{"code":"inter'],
+    ["nothing", ""],
+    ["an envelope of another shape", '{"error":"oops"}'],
+    ["two megabytes", "x".repeat(2_000_000)],
+  ])("quotes an error answer that is %s", async (_what, body) => {
+    await using server = await FakeServer.start();
+    server.on("GET", "/v1/sandboxes/{id}", ({ response }) => response.writeHead(500).end(body));
+    const error = await server
+      .client()
+      .sandboxes.get(SANDBOX_ID)
+      .catch((caught: unknown) => caught);
+    expect(error).toBeInstanceOf(TorporError);
+    expect(error).toMatchObject({ code: "http_500", status: 500, requestId: "req-1", retryable: false });
+    expect(String(error).length).toBeLessThan(600);
+  });
+
+  it("says so when a good answer is no JSON", async () => {
+    await using server = await FakeServer.start();
+    server.on("GET", "/v1/sandboxes/{id}", ({ response }) =>
+      response.writeHead(200).end("<html>Welcome</html>"),
+    );
+    const error = await server
+      .client()
+      .sandboxes.get(SANDBOX_ID)
+      .catch((caught: unknown) => caught);
+    expect(error).toMatchObject({ code: "invalid_response" });
+  });
+});
