@@ -52,7 +52,7 @@ export class Invocation {
   /** The answer: as JSON when asked, else as text. */
   answer(document: unknown, text: () => string): void {
     const output = this.json ? JSON.stringify(document, null, 2) : text();
-    this.context.stdout.write(output.endsWith("\n") ? output : `${output}\n`);
+    if (output !== "") this.context.stdout.write(output.endsWith("\n") ? output : `${output}\n`);
   }
 
   /** Something worth knowing that is not the answer: on standard error, and never when JSON is asked for. */

@@ -50,7 +50,13 @@ function describe(error: unknown): Failure {
     return { code: "invalid_request", message: error.message, details: {}, requestId: "", retryable: false };
   }
   if (error instanceof CodedError) {
-    return { code: error.code, message: error.message, details: error.details, requestId: "", retryable: error.retryable };
+    return {
+      code: error.code,
+      message: error.message,
+      details: error.details,
+      requestId: "",
+      retryable: error.retryable,
+    };
   }
   if (error instanceof Error) {
     // The client library's errors carry the server's envelope under its own names.
@@ -92,8 +98,10 @@ export function reportFailure(
   const exitCode = error instanceof UsageError ? EXIT.usage : (options.torporFailedExit ?? EXIT.failure);
   if (options.json) return { text: envelope(failure), exitCode };
   const lines = [`${options.style.red("error:")} ${failure.message}`];
-  if (failure.requestId !== "") lines.push(options.style.dim(`(${failure.code}, request ${failure.requestId})`));
-  if (options.debug && error instanceof Error && error.stack !== undefined) lines.push(options.style.dim(error.stack));
+  if (failure.requestId !== "")
+    lines.push(options.style.dim(`(${failure.code}, request ${failure.requestId})`));
+  if (options.debug && error instanceof Error && error.stack !== undefined)
+    lines.push(options.style.dim(error.stack));
   return { text: `${lines.join("\n")}\n`, exitCode };
 }
 

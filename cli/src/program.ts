@@ -1,11 +1,34 @@
 import { Command, Option } from "commander";
+import { registerCp } from "./commands/cp.ts";
+import { registerCreate } from "./commands/create.ts";
 import { registerDown } from "./commands/down.ts";
+import { registerExec } from "./commands/exec.ts";
+import { registerKey } from "./commands/key.ts";
+import { registerLogs } from "./commands/logs.ts";
+import { registerLs } from "./commands/ls.ts";
+import { registerRm } from "./commands/rm.ts";
+import { registerRun } from "./commands/run.ts";
 import { registerStatus } from "./commands/status.ts";
+import { registerTemplate } from "./commands/template.ts";
 import { registerUp } from "./commands/up.ts";
 import { registerVersion } from "./commands/version.ts";
 import type { CliContext } from "./context.ts";
 
-const REGISTRATIONS = [registerUp, registerDown, registerStatus, registerVersion];
+const REGISTRATIONS = [
+  registerUp,
+  registerDown,
+  registerStatus,
+  registerRun,
+  registerCreate,
+  registerExec,
+  registerCp,
+  registerLs,
+  registerRm,
+  registerLogs,
+  registerTemplate,
+  registerKey,
+  registerVersion,
+];
 
 /**
  * The whole command line. Parsing throws `CommanderError` in place of exiting.
@@ -44,10 +67,20 @@ function addGlobalOptions(command: Command): void {
 
 function globalOptions(): Option[] {
   return [
-    new Option("--json", "answer with one JSON document; errors as JSON on standard error").helpGroup("Global options:"),
-    new Option("--url <url>", "address of the API (TORPOR_URL; else the instance on this machine)").helpGroup("Global options:"),
-    new Option("--api-key <key>", "API key (better: TORPOR_API_KEY or TORPOR_API_KEY_FILE, which no process list shows)").helpGroup("Global options:"),
-    new Option("--state-dir <dir>", "state directory of the instance (TORPOR_STATE_DIR; default /var/lib/torpor)").helpGroup("Global options:"),
+    new Option("--json", "answer with one JSON document; errors as JSON on standard error").helpGroup(
+      "Global options:",
+    ),
+    new Option("--url <url>", "address of the API (TORPOR_URL; else the instance on this machine)").helpGroup(
+      "Global options:",
+    ),
+    new Option(
+      "--api-key <key>",
+      "API key (better: TORPOR_API_KEY or TORPOR_API_KEY_FILE, which no process list shows)",
+    ).helpGroup("Global options:"),
+    new Option(
+      "--state-dir <dir>",
+      "state directory of the instance (TORPOR_STATE_DIR; default /var/lib/torpor)",
+    ).helpGroup("Global options:"),
   ];
 }
 

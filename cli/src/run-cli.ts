@@ -20,7 +20,9 @@ export async function runCli(context: CliContext, args: readonly string[]): Prom
     await program.parseAsync([...args], { from: "user" });
     return process.exitCode === undefined ? EXIT.ok : Number(process.exitCode);
   } catch (error) {
-    const runsCommand = words.find((word) => !word.startsWith("-")) === "run" || words.find((word) => !word.startsWith("-")) === "exec";
+    const runsCommand =
+      words.find((word) => !word.startsWith("-")) === "run" ||
+      words.find((word) => !word.startsWith("-")) === "exec";
     const { text, exitCode } = reportFailure(error, {
       json,
       style,

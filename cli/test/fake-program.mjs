@@ -20,9 +20,20 @@ const server = createServer((request, response) => {
   if (request.url === "/crash") process.exit(7);
   if (name === "host" && request.headers.authorization !== `Bearer ${process.env.TORPOR_HOST_TOKEN}`) {
     response.statusCode = 401;
-    return response.end(JSON.stringify({ error: { code: "unauthenticated", message: "wrong token", details: {}, request_id: "r", retryable: false } }));
+    return response.end(
+      JSON.stringify({
+        error: {
+          code: "unauthenticated",
+          message: "wrong token",
+          details: {},
+          request_id: "r",
+          retryable: false,
+        },
+      }),
+    );
   }
-  if (request.url === "/v1/drain") rmSync(join(stateDir, "host", "machines"), { recursive: true, force: true });
+  if (request.url === "/v1/drain")
+    rmSync(join(stateDir, "host", "machines"), { recursive: true, force: true });
   response.end(JSON.stringify({ driver: "gvisor", acceleration: "systrap", status: "ok" }));
 });
 const socket = join(stateDir, "run", "host.sock");

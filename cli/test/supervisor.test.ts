@@ -49,7 +49,12 @@ describe("the supervisor", () => {
     const instance = await start();
     expect(events).toEqual(["host started", "host ready", "server started", "server ready"]);
     const status = await readStatus(it_.paths);
-    expect(status).toMatchObject({ driver: "gvisor", acceleration: "systrap", healthy: true, url: instance.file.url });
+    expect(status).toMatchObject({
+      driver: "gvisor",
+      acceleration: "systrap",
+      healthy: true,
+      url: instance.file.url,
+    });
     expect(status.pids.host).toBe(readRunFile(it_.paths.hostFile)?.pid);
     await instance.stop({ drain: true });
     expect(it_.trace().slice(-3)).toEqual(["server TERM", "host POST /v1/drain", "host TERM"]);
@@ -69,7 +74,11 @@ describe("the supervisor", () => {
     await start();
     const before = readRunFile(it_.paths.serverFile);
     process.kill(before?.pid ?? 0, "SIGKILL");
-    await until(() => events.filter((event) => event === "server ready").length === 1 && events.includes("server crashed"), "the crash");
+    await until(
+      () =>
+        events.filter((event) => event === "server ready").length === 1 && events.includes("server crashed"),
+      "the crash",
+    );
     await until(() => {
       const now = readRunFile(it_.paths.serverFile);
       return now !== null && now.pid !== before?.pid && isAlive(now);
@@ -86,7 +95,9 @@ describe("the supervisor", () => {
   });
 
   it("gives up on a server that never serves and takes the host down with it", async () => {
-    await expect(start({ FAKE_SERVER: "never-ready" }, 700)).rejects.toThrow(/the server did not start: it was not ready after 0.7 s/);
+    await expect(start({ FAKE_SERVER: "never-ready" }, 700)).rejects.toThrow(
+      /the server did not start: it was not ready after 0.7 s/,
+    );
     expect(it_.trace()).toContain("host TERM");
     expect(readRunFile(it_.paths.hostFile)).toBeNull();
   });
@@ -94,7 +105,13 @@ describe("the supervisor", () => {
   it("refuses a second supervisor of the same state directory", async () => {
     await start();
     await expect(
-      startInstance({ paths: it_.paths, installation: it_.installation, listen: "127.0.0.1:0", env: {}, onEvent: () => {} }),
+      startInstance({
+        paths: it_.paths,
+        installation: it_.installation,
+        listen: "127.0.0.1:0",
+        env: {},
+        onEvent: () => {},
+      }),
     ).rejects.toThrow(/already runs/);
     expect((await readStatus(it_.paths)).healthy).toBe(true);
   });

@@ -8,7 +8,9 @@ export function registerDown(program: Command, context: CliContext): void {
   program
     .command("down")
     .summary("stop Torpor on this machine")
-    .description("Ends every sandbox, then the server and the host. Leaves no process, mount or network behind. Idempotent. Needs root.")
+    .description(
+      "Ends every sandbox, then the server and the host. Leaves no process, mount or network behind. Idempotent. Needs root.",
+    )
     .option("--keep-sandboxes", "leave the sandboxes running: the next 'up' takes them over (for upgrades)")
     .action(async (options: { keepSandboxes?: boolean }, command: Command) => {
       const invocation = invocationOf(context, command);
@@ -20,6 +22,8 @@ export function registerDown(program: Command, context: CliContext): void {
         drain: options.keepSandboxes !== true,
         onNote: (message) => invocation.note(message),
       });
-      invocation.answer(result, () => (result.was_running ? "Torpor is stopped." : "Torpor was not running."));
+      invocation.answer(result, () =>
+        result.was_running ? "Torpor is stopped." : "Torpor was not running.",
+      );
     });
 }

@@ -9,7 +9,9 @@ export function registerStatus(program: Command, context: CliContext): void {
   program
     .command("status")
     .summary("show the instance on this machine")
-    .description("Shows what runs from the state directory and whether it answers. Needs no root. Exit code 1 when nothing runs.")
+    .description(
+      "Shows what runs from the state directory and whether it answers. Needs no root. Exit code 1 when nothing runs.",
+    )
     .action(async (_options: unknown, command: Command) => {
       const invocation = invocationOf(context, command);
       const status = await readStatus(invocation.paths);

@@ -28,11 +28,15 @@ export function registerUp(program: Command, context: CliContext): void {
     .command("up")
     .summary("start Torpor on this machine")
     .description(
-      "Starts the host and the server and keeps them running. In the foreground it stays as their supervisor and ^C\n" +
+      "Starts the host and the server and keeps them running. In the foreground it stays as their supervisor and ^C " +
         "stops everything, sandboxes included; with --detach it returns once the API answers. Needs root.",
     )
     .option("-d, --detach", "go on in the background; returns when the API answers")
-    .option("--listen <address>", "address and port of the API (0 picks a free port)", context.env["TORPOR_LISTEN"] || DEFAULT_LISTEN)
+    .option(
+      "--listen <address>",
+      "address and port of the API (0 picks a free port)",
+      context.env["TORPOR_LISTEN"] || DEFAULT_LISTEN,
+    )
     .action(async (options: { detach?: boolean; listen: string }, command: Command) => {
       const invocation = invocationOf(context, command);
       checkListen(options.listen);
@@ -99,7 +103,9 @@ async function startDetached(invocation: Invocation, listen: string): Promise<vo
   mkdirSync(paths.logsDir, { recursive: true });
   const logPath = join(paths.logsDir, "supervisor.log");
   const log = openSync(logPath, "a", 0o640);
-  const entry = fileURLToPath(new URL(import.meta.url.endsWith(".ts") ? "../main.ts" : "../main.js", import.meta.url));
+  const entry = fileURLToPath(
+    new URL(import.meta.url.endsWith(".ts") ? "../main.ts" : "../main.js", import.meta.url),
+  );
   const runtime = entry.endsWith(".ts") ? ["--import", "tsx", "--conditions=source"] : [];
   const child = spawn(
     process.execPath,
@@ -109,14 +115,25 @@ async function startDetached(invocation: Invocation, listen: string): Promise<vo
   closeSync(log);
   const answer = await new Promise<DetachMessage>((resolve) => {
     child.once("message", (message) => resolve(message as DetachMessage));
-    child.once("error", (error) => resolve({ ready: false, code: "internal", message: `the supervisor could not be started: ${error.message}` }));
+    child.once("error", (error) =>
+      resolve({
+        ready: false,
+        code: "internal",
+        message: `the supervisor could not be started: ${error.message}`,
+      }),
+    );
     child.once("exit", (code, signal) =>
-      resolve({ ready: false, code: "internal", message: `the supervisor ended (${signal ?? code}) before Torpor served; see ${logPath}` }),
+      resolve({
+        ready: false,
+        code: "internal",
+        message: `the supervisor ended (${signal ?? code}) before Torpor served; see ${logPath}`,
+      }),
     );
   });
   if (child.connected) child.disconnect();
   child.unref();
-  if (!answer.ready) throw CodedError.fromEnvelope({ error: { ...answer, details: {} } }, "internal", answer.message);
+  if (!answer.ready)
+    throw CodedError.fromEnvelope({ error: { ...answer, details: {} } }, "internal", answer.message);
 }
 
 async function superviseUntilTold(invocation: Invocation, listen: string): Promise<void> {
@@ -149,13 +166,20 @@ async function superviseUntilTold(invocation: Invocation, listen: string): Promi
     tell({ ready: true });
     if (process.send === undefined) {
       const status = await readStatus(paths);
-      invocation.answer(status, () => `${describeStatus(status, invocation.style)}\nlogs     ${paths.logsDir}\nstop     ^C, or torpor down`);
+      invocation.answer(
+        status,
+        () =>
+          `${describeStatus(status, invocation.style)}\nlogs     ${paths.logsDir}\nstop     ^C, or torpor down`,
+      );
     }
     await told;
     await instance.stop(requested ?? { drain: true });
     logLine(invocation, "stopped");
   } catch (error) {
-    const coded = error instanceof CodedError ? error : new CodedError("internal", error instanceof Error ? error.message : String(error));
+    const coded =
+      error instanceof CodedError
+        ? error
+        : new CodedError("internal", error instanceof Error ? error.message : String(error));
     tell({ ready: false, code: coded.code, message: coded.message });
     throw coded;
   }

@@ -10,12 +10,26 @@ export interface HostRequest {
 }
 
 /** Asks the host over its unix socket. @throws CodedError when it does not answer, or answers with an error */
-export async function hostRequest({ socketPath, token, method, path, timeoutMs }: HostRequest): Promise<unknown> {
+export async function hostRequest({
+  socketPath,
+  token,
+  method,
+  path,
+  timeoutMs,
+}: HostRequest): Promise<unknown> {
   return new Promise((resolve, reject) => {
     const fail = (why: string): void =>
-      reject(new CodedError("host_unavailable", `${method} ${path} on the host at ${socketPath} failed: ${why}`));
+      reject(
+        new CodedError("host_unavailable", `${method} ${path} on the host at ${socketPath} failed: ${why}`),
+      );
     const call = request(
-      { socketPath, method, path, headers: { authorization: `Bearer ${token}`, host: "host" }, timeout: timeoutMs },
+      {
+        socketPath,
+        method,
+        path,
+        headers: { authorization: `Bearer ${token}`, host: "host" },
+        timeout: timeoutMs,
+      },
       (response) => {
         const chunks: Buffer[] = [];
         response.on("data", (chunk: Buffer) => chunks.push(chunk));
@@ -30,7 +44,13 @@ export async function hostRequest({ socketPath, token, method, path, timeoutMs }
           }
           const status = response.statusCode ?? 0;
           if (status >= 200 && status < 300) return resolve(body);
-          reject(CodedError.fromEnvelope(body, "host_unavailable", `the host answered ${status} to ${method} ${path}`));
+          reject(
+            CodedError.fromEnvelope(
+              body,
+              "host_unavailable",
+              `the host answered ${status} to ${method} ${path}`,
+            ),
+          );
         });
       },
     );

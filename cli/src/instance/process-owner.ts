@@ -10,7 +10,8 @@ export interface Owner {
 export function invokingOwner(env: NodeJS.ProcessEnv): Owner {
   const uid = Number(env["SUDO_UID"] ?? "");
   const gid = Number(env["SUDO_GID"] ?? "");
-  if (env["SUDO_UID"] && env["SUDO_GID"] && Number.isInteger(uid) && Number.isInteger(gid)) return { uid, gid };
+  if (env["SUDO_UID"] && env["SUDO_GID"] && Number.isInteger(uid) && Number.isInteger(gid))
+    return { uid, gid };
   return { uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0 };
 }
 
@@ -18,7 +19,8 @@ export function invokingOwner(env: NodeJS.ProcessEnv): Owner {
 export function parsePasswd(passwd: string, user: string): Owner | null {
   for (const line of passwd.split("\n")) {
     const [name, , uid, gid] = line.split(":");
-    if (name === user && uid !== undefined && gid !== undefined) return { uid: Number(uid), gid: Number(gid) };
+    if (name === user && uid !== undefined && gid !== undefined)
+      return { uid: Number(uid), gid: Number(gid) };
   }
   return null;
 }

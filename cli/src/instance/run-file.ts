@@ -39,7 +39,9 @@ function readIdentity(value: unknown): ProcessIdentity | null {
   if (typeof value !== "object" || value === null) return null;
   const { pid, start_time } = value as Record<string, unknown>;
   const ticks = Number(start_time);
-  return Number.isInteger(pid) && Number(pid) > 0 && Number.isFinite(ticks) ? { pid: Number(pid), start_time: ticks } : null;
+  return Number.isInteger(pid) && Number(pid) > 0 && Number.isFinite(ticks)
+    ? { pid: Number(pid), start_time: ticks }
+    : null;
 }
 
 /** Reads a run file; null when there is none or it makes no sense. @throws when it may not be read */

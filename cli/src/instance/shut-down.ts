@@ -60,7 +60,8 @@ export async function shutDown(options: ShutDownOptions): Promise<ShutDownResult
     rmSync(path, { force: true });
   }
   if (drain && hasMachines(paths)) await drainWithNewHost(options, result);
-  for (const path of [paths.instanceFile, paths.hostToken, paths.hostSocket, paths.supervisorLock]) rmSync(path, { force: true });
+  for (const path of [paths.instanceFile, paths.hostToken, paths.hostSocket, paths.supervisorLock])
+    rmSync(path, { force: true });
   return result;
 }
 
@@ -68,7 +69,9 @@ async function drainLeftHost({ paths, onNote }: ShutDownOptions): Promise<void> 
   try {
     await drainHost(paths, readFileSync(paths.hostToken, "utf8").trim());
   } catch (error) {
-    onNote(`the host that was left behind could not end its sandboxes: ${error instanceof Error ? error.message : String(error)}`);
+    onNote(
+      `the host that was left behind could not end its sandboxes: ${error instanceof Error ? error.message : String(error)}`,
+    );
   }
 }
 

@@ -15,6 +15,8 @@ export interface ProgramOptions {
   /** The program writes this when it serves. */
   runFilePath: string;
   readyTimeoutMs: number;
+  /** Asks the program whether it serves; rejects while it does not. */
+  probe: (runFile: RunFile) => Promise<unknown>;
   onEvent: (event: ProgramEvent) => void;
 }
 
@@ -34,8 +36,8 @@ type Phase =
 /**
  * Keeps one program running: started again when it ends by itself, with growing pauses, until `stop`.
  *
- * It is "ready" when its run file names the child's pid: a file, not its standard output, because the program must
- * be able to outlive a killed supervisor, and a broken pipe would end it.
+ * It is "ready" when its run file names the child's pid and it answers the probe: not a line on its standard output,
+ * because the program must be able to outlive a killed supervisor, and a broken pipe would end it.
  */
 export class SupervisedProgram {
   readonly #options: ProgramOptions;
@@ -88,7 +90,12 @@ export class SupervisedProgram {
     try {
       // A session of its own: ^C in the terminal of `torpor up` reaches the supervisor alone, which then stops
       // the programs in order.
-      const child = spawn(argv[0], argv.slice(1), { env, cwd: "/", detached: true, stdio: ["ignore", log, log] });
+      const child = spawn(argv[0], argv.slice(1), {
+        env,
+        cwd: "/",
+        detached: true,
+        stdio: ["ignore", log, log],
+      });
       const ended = new Promise<string>((resolve) => {
         child.once("error", (error) => resolve(`could not be started: ${error.message}`));
         child.once("exit", (code, signal) =>
@@ -108,19 +115,31 @@ export class SupervisedProgram {
     ended: Promise<string>,
     timeoutMs: number,
   ): Promise<{ runFile: RunFile } | { why: string }> {
-    const { name, runFilePath, onEvent } = this.#options;
+    const { name, runFilePath, probe, onEvent } = this.#options;
     const startedAt = performance.now();
     let ending: string | undefined;
+    let lastProblem = "it has not written its run file";
     void ended.then((how) => (ending = how));
     for (;;) {
       const runFile = readRunFile(runFilePath);
       if (runFile !== null && runFile.pid === child.pid) {
-        onEvent({ type: "ready", name, pid: runFile.pid, afterMs: Math.round(performance.now() - startedAt) });
-        return { runFile };
+        try {
+          await probe(runFile);
+          onEvent({
+            type: "ready",
+            name,
+            pid: runFile.pid,
+            afterMs: Math.round(performance.now() - startedAt),
+          });
+          return { runFile };
+        } catch (error) {
+          lastProblem = error instanceof Error ? error.message : String(error);
+        }
       }
       if (ending !== undefined) return { why: `it ${ending}` };
       if (this.#phase.is === "stopped") return { why: "it was told to stop" };
-      if (performance.now() - startedAt > timeoutMs) return { why: `it was not ready after ${timeoutMs / 1000} s` };
+      if (performance.now() - startedAt > timeoutMs)
+        return { why: `it was not ready after ${timeoutMs / 1000} s (${lastProblem})` };
       await new Promise((resolve) => setTimeout(resolve, 15));
     }
   }
@@ -142,7 +161,8 @@ export class SupervisedProgram {
     void this.#watch(ended, startedAt);
     void this.#ready(child, ended, this.#options.readyTimeoutMs).then((ready) => {
       // Alive yet not serving: KILL makes the crash that the backoff counts.
-      if (!("runFile" in ready) && this.#phase.is === "running" && this.#phase.child === child) child.kill("SIGKILL");
+      if (!("runFile" in ready) && this.#phase.is === "running" && this.#phase.child === child)
+        child.kill("SIGKILL");
     });
   }
 }
@@ -160,7 +180,9 @@ async function endChild(child: ChildProcess, ended: Promise<string>, graceMs: nu
 export function readableLine(line: string): string {
   try {
     const entry = JSON.parse(line) as { msg?: unknown; op?: unknown; err?: { message?: unknown } };
-    const parts = [entry.op, entry.msg, entry.err?.message].filter((part) => typeof part === "string" && part !== "");
+    const parts = [entry.op, entry.msg, entry.err?.message].filter(
+      (part) => typeof part === "string" && part !== "",
+    );
     return parts.length > 0 ? parts.join(": ") : line;
   } catch {
     return line;

@@ -53,6 +53,7 @@ export async function startInstance(options: SupervisorOptions): Promise<Instanc
     });
   }
   const token = randomBytes(32).toString("hex");
+  let health: unknown;
   const host = new SupervisedProgram({
     name: "host",
     argv: installation.hostArgv,
@@ -60,6 +61,7 @@ export async function startInstance(options: SupervisorOptions): Promise<Instanc
     logPath: join(paths.logsDir, "host.log"),
     runFilePath: paths.hostFile,
     readyTimeoutMs: options.readyTimeoutMs ?? 60_000,
+    probe: async () => (health = await askHealth(paths, token)),
     onEvent,
   });
   const server = new SupervisedProgram({
@@ -69,6 +71,13 @@ export async function startInstance(options: SupervisorOptions): Promise<Instanc
     logPath: join(paths.logsDir, "server.log"),
     runFilePath: paths.serverFile,
     readyTimeoutMs: options.readyTimeoutMs ?? 60_000,
+    probe: async ({ url }) => {
+      const response = await fetch(new URL("/healthz", url ?? `http://${options.listen}`), {
+        signal: AbortSignal.timeout(5_000),
+      });
+      await response.body?.cancel();
+      if (!response.ok) throw new Error(`/healthz answers ${response.status}`);
+    },
     onEvent,
   });
   const logs = ["host.log", "server.log", "supervisor.log"].map((name) => join(paths.logsDir, name));
@@ -87,7 +96,8 @@ export async function startInstance(options: SupervisorOptions): Promise<Instanc
       }
       await host.stop(STOP_GRACE_MS);
       stopRotation();
-      for (const path of [paths.instanceFile, paths.hostToken, paths.hostSocket]) rmSync(path, { force: true });
+      for (const path of [paths.instanceFile, paths.hostToken, paths.hostSocket])
+        rmSync(path, { force: true });
       releaseSupervisorLock(paths.supervisorLock);
     })();
     return stopping;
@@ -97,7 +107,6 @@ export async function startInstance(options: SupervisorOptions): Promise<Instanc
     await endLeftovers(paths, onEvent);
     writeFileAtomically(paths.hostToken, token, 0o600);
     await host.start();
-    const health = await hostRequest({ socketPath: paths.hostSocket, token, method: "GET", path: "/v1/health", timeoutMs: 10_000 });
     const { url } = await server.start();
     const text = (name: string): string => {
       const value = (health as Record<string, unknown> | null)?.[name];
@@ -121,6 +130,16 @@ export async function startInstance(options: SupervisorOptions): Promise<Instanc
   }
 }
 
+function askHealth(paths: InstancePaths, token: string): Promise<unknown> {
+  return hostRequest({
+    socketPath: paths.hostSocket,
+    token,
+    method: "GET",
+    path: "/v1/health",
+    timeoutMs: 5_000,
+  });
+}
+
 /** Asks the host to end every machine, its pool and its network. */
 export async function drainHost(paths: InstancePaths, token: string): Promise<void> {
   const socketPath = readRunFile(paths.hostFile)?.socket ?? paths.hostSocket;
@@ -137,7 +156,10 @@ async function endLeftovers(paths: InstancePaths, onEvent: SupervisorOptions["on
     if (left === null) continue;
     const how = await endProcess(left, STOP_GRACE_MS);
     if (how !== "already_ended") {
-      onEvent({ type: "note", message: `ended the ${name} (pid ${left.pid}) that an earlier supervisor left behind` });
+      onEvent({
+        type: "note",
+        message: `ended the ${name} (pid ${left.pid}) that an earlier supervisor left behind`,
+      });
     }
     rmSync(path, { force: true });
   }
@@ -161,7 +183,11 @@ function programEnv(env: NodeJS.ProcessEnv, paths: InstancePaths): NodeJS.Proces
   // The client's own settings are not the programs' business.
   for (const name of ["TORPOR_API_KEY", "TORPOR_URL", "NODE_OPTIONS"]) delete inherited[name];
   const path = inherited["PATH"] ?? "";
-  return { ...inherited, PATH: `${path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`, TORPOR_STATE_DIR: paths.stateDir };
+  return {
+    ...inherited,
+    PATH: `${path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`,
+    TORPOR_STATE_DIR: paths.stateDir,
+  };
 }
 
 function hostEnv(options: SupervisorOptions, token: string, runAs: Owner): NodeJS.ProcessEnv {
@@ -171,7 +197,7 @@ function hostEnv(options: SupervisorOptions, token: string, runAs: Owner): NodeJ
     TORPOR_HOST_TOKEN: token,
     TORPOR_GUEST_BINARY: installation.guestBinary,
     TORPOR_TEMPLATES_SOURCE: installation.templatesSource,
-    TORPOR_RUN_AS: `${runAs.uid}:${runAs.gid}`, // whose group may open the host's socket
+    TORPOR_SOCKET_GID: String(runAs.gid),
   };
 }
 

@@ -1,0 +1,91 @@
+import { Command, InvalidArgumentError } from "commander";
+import type { SandboxCreateOptions } from "@torpor/sdk";
+import { clientFor } from "../api/client.ts";
+import { wireForm } from "../api/wire-form.ts";
+import { type CliContext, invocationOf } from "../context.ts";
+
+/** Options of `create` and `run` that say what sandbox to make. */
+export interface CreateFlags {
+  template?: string;
+  ttl?: number;
+  name?: string;
+  tenant?: string;
+  metadata?: Record<string, string>;
+  env?: Record<string, string>;
+  cpu?: number;
+  memory?: number;
+  disk?: number;
+  network?: string;
+}
+
+/** Adds them to a command. */
+export function addCreateOptions(command: Command): Command {
+  return command
+    .option("-t, --template <name>", "template to start from (default code-interpreter)")
+    .option("--ttl <seconds>", "destroyed after this many seconds (default 300)", parseNumber)
+    .option("--name <name>", "a name for people")
+    .option("--tenant <tenant>", "whose data is inside")
+    .option("-m, --metadata <key=value>", "label; may be repeated", collectPair)
+    .option(
+      "-e, --env <NAME=value>",
+      "environment variable; NAME alone takes this shell's; may be repeated",
+      collectPair,
+    )
+    .option("--cpu <cores>", "CPU limit, fractions allowed (default 1)", parseNumber)
+    .option("--memory <mb>", "memory limit in MB (default 1024)", parseNumber)
+    .option("--disk <mb>", "disk limit in MB (default 4096)", parseNumber)
+    .option("--network <policy>", "'internet' (default) or 'none'");
+}
+
+/** What the client library takes. Bounds are the server's business: its refusal names the field. */
+export function createOptions(flags: CreateFlags): SandboxCreateOptions {
+  return {
+    template: flags.template,
+    ttlSeconds: flags.ttl,
+    name: flags.name,
+    tenant: flags.tenant,
+    metadata: flags.metadata,
+    env: flags.env,
+    cpu: flags.cpu,
+    memoryMb: flags.memory,
+    diskMb: flags.disk,
+    network: flags.network as "internet" | "none" | undefined, // any other word is the server's to refuse
+  };
+}
+
+/** `torpor create`: a sandbox that stays until its TTL ends it. */
+export function registerCreate(program: Command, context: CliContext): void {
+  addCreateOptions(program.command("create"))
+    .summary("create a sandbox")
+    .description(
+      "Creates a sandbox and prints its id. It is usable at once, and destroyed when its TTL ends.",
+    )
+    .option("-q, --quiet", "print the id alone")
+    .action(async (flags: CreateFlags & { quiet?: boolean }, command: Command) => {
+      const invocation = invocationOf(context, command);
+      const startedAt = performance.now();
+      const sandbox = await clientFor(invocation).sandboxes.create(createOptions(flags));
+      const tookMs = Math.round(performance.now() - startedAt);
+      invocation.answer(wireForm(sandbox.info), () => sandbox.id);
+      if (flags.quiet !== true && context.stderr.isTTY)
+        invocation.note(invocation.errorStyle.dim(`created in ${tookMs} ms`));
+    });
+}
+
+/** A number of the command line. */
+export function parseNumber(text: string): number {
+  const value = Number(text);
+  if (text.trim() === "" || !Number.isFinite(value)) throw new InvalidArgumentError("It must be a number.");
+  return value;
+}
+
+/** Gathers `key=value`; a bare name takes its value from this process's environment, as `docker run -e` does. */
+export function collectPair(text: string, gathered: Record<string, string> = {}): Record<string, string> {
+  const at = text.indexOf("=");
+  if (at === 0 || text === "") throw new InvalidArgumentError("It must be NAME=value.");
+  const name = at === -1 ? text : text.slice(0, at);
+  const value = at === -1 ? process.env[name] : text.slice(at + 1);
+  if (value === undefined)
+    throw new InvalidArgumentError(`It must be NAME=value (${name} is not set here either).`);
+  return { ...gathered, [name]: value };
+}

@@ -1,0 +1,100 @@
+import { Command } from "commander";
+import type { ApiKey } from "@torpor/sdk";
+import { CodedError, SCOPES, type Scope } from "@torpor/protocol";
+import { clientFor } from "../api/client.ts";
+import { wireForm } from "../api/wire-form.ts";
+import { type CliContext, invocationOf } from "../context.ts";
+import { UsageError } from "../failure.ts";
+import { renderTable } from "../output/table.ts";
+import { parseNumber } from "./create.ts";
+
+/** `torpor key create|ls|revoke`. */
+export function registerKey(program: Command, context: CliContext): void {
+  const key = program
+    .command("key")
+    .summary("make, list and revoke API keys")
+    .description("Manages API keys. Needs a key with the scope 'admin'.");
+  key
+    .command("create")
+    .summary("make a key")
+    .description("Makes a key and prints it: the only time it is shown.")
+    .argument("<name>", "a name for people, such as who or what uses it")
+    .option("--tenant <tenant>", "bind the key to one tenant")
+    .option(
+      "--scope <scope>",
+      `what it may do: ${SCOPES.join(", ")}; may be repeated (default: the sandbox scopes)`,
+      collectScope,
+    )
+    .option("--expires-in <seconds>", "ends by itself after this long (default: never)", parseNumber)
+    .action(
+      async (
+        name: string,
+        flags: { tenant?: string; scope?: Scope[]; expiresIn?: number },
+        command: Command,
+      ) => {
+        const invocation = invocationOf(context, command);
+        const made = await clientFor(invocation).keys.create({
+          name,
+          tenant: flags.tenant,
+          scopes: flags.scope,
+          expiresInSeconds: flags.expiresIn,
+        });
+        invocation.answer(wireForm(made), () => made.key);
+        if (context.stderr.isTTY)
+          invocation.note(invocation.errorStyle.dim(`id ${made.id}; this is the only time the key is shown`));
+      },
+    );
+  key
+    .command("ls")
+    .alias("list")
+    .summary("list keys")
+    .action(async (_flags: unknown, command: Command) => {
+      const invocation = invocationOf(context, command);
+      const keys = await clientFor(invocation).keys.list();
+      invocation.answer(wireForm({ items: keys }), () => renderKeys(keys));
+    });
+  key
+    .command("revoke")
+    .alias("rm")
+    .summary("end keys at once")
+    .argument("<ids...>", "ids of the keys (torpor key ls)")
+    .action(async (ids: string[], _flags: unknown, command: Command) => {
+      const invocation = invocationOf(context, command);
+      const { keys } = clientFor(invocation);
+      for (const id of ids) {
+        if (!(await keys.revoke(id)))
+          throw new CodedError("not_found", `there is no key ${id}: torpor key ls shows the ids`);
+      }
+      invocation.answer({ items: ids.map((id) => ({ id, revoked: true })) }, () => ids.join("\n"));
+    });
+}
+
+function collectScope(text: string, gathered: Scope[] = []): Scope[] {
+  const scope = SCOPES.find((name) => name === text);
+  if (scope === undefined)
+    throw new UsageError(`--scope must be one of ${SCOPES.join(", ")}; it is '${text}'`);
+  return [...gathered, scope];
+}
+
+function renderKeys(keys: readonly ApiKey[]): string {
+  const day = (date: Date | null): string => date?.toISOString().slice(0, 16).replace("T", " ") ?? "-";
+  const state = (key: ApiKey): string =>
+    key.revokedAt !== null
+      ? "revoked"
+      : key.expiresAt !== null && key.expiresAt.getTime() < Date.now()
+        ? "expired"
+        : "valid";
+  return renderTable(
+    ["ID", "NAME", "KEY", "TENANT", "SCOPES", "STATE", "CREATED", "LAST USED"],
+    keys.map((key) => [
+      key.id,
+      key.name,
+      `${key.prefix}...`,
+      key.tenant ?? "-",
+      key.scopes.join(","),
+      state(key),
+      day(key.createdAt),
+      day(key.lastUsedAt),
+    ]),
+  );
+}

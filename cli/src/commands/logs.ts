@@ -1,0 +1,36 @@
+import { Command } from "commander";
+import { clientFor } from "../api/client.ts";
+import { type CliContext, invocationOf } from "../context.ts";
+import { UsageError } from "../failure.ts";
+import { logTail } from "../instance/log-rotation.ts";
+import { readableLine } from "../instance/supervised-program.ts";
+import { join } from "node:path";
+import { parseNumber } from "./create.ts";
+
+const PROGRAMS = ["host", "server", "supervisor"] as const;
+
+/** `torpor logs`: a sandbox's console, or the logs of the instance on this machine. */
+export function registerLogs(program: Command, context: CliContext): void {
+  program
+    .command("logs")
+    .summary("show a sandbox's console, or the instance's own logs")
+    .description(
+      "With an id: the last part of the sandbox's console (what its first process wrote). With host, server or supervisor: the end of that log on this machine.",
+    )
+    .argument("<id>", `id of a sandbox, or ${PROGRAMS.join(", ")}`)
+    .option("-n, --lines <count>", "of the instance's logs: how many lines (default 50)", parseNumber)
+    .action(async (id: string, flags: { lines?: number }, command: Command) => {
+      const invocation = invocationOf(context, command);
+      const program = PROGRAMS.find((name) => name === id);
+      if (program === undefined) {
+        const text = await (await clientFor(invocation).sandboxes.get(id)).logs();
+        invocation.answer({ id, text }, () => text);
+        return;
+      }
+      const lines = flags.lines ?? 50;
+      if (!Number.isInteger(lines) || lines < 1)
+        throw new UsageError(`--lines must be a whole number from 1; it is ${lines}`);
+      const found = logTail(join(invocation.paths.logsDir, `${program}.log`), lines, 4 * 1024 * 1024);
+      invocation.answer({ id, lines: found }, () => found.map((line) => readableLine(line)).join("\n"));
+    });
+}
