@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"torpor/guest/account"
+	"torpor/guest/archive"
 	"torpor/guest/files"
 	"torpor/guest/fsys"
 	"torpor/guest/identity"
 	"torpor/guest/process"
 	"torpor/guest/reaper"
 	"torpor/guest/spawn"
+	"torpor/guest/sudo"
 	"torpor/guest/wire"
 )
 
@@ -51,6 +53,7 @@ type Agent struct {
 	init      *identity.Initializer
 	startedAt time.Time
 	conns     connections
+	sudo      *sudo.Server
 	cpu       cpuSample
 }
 
@@ -66,14 +69,18 @@ func New(o Options) *Agent {
 		if id := a.gate.Identity(); id != nil {
 			return process.Settings{Env: id.Env, DefaultUser: id.DefaultUser, DefaultWorkdir: id.DefaultWorkdir}
 		}
+		if presets := a.init.Presets(); presets.DefaultUser != "" {
+			return process.Settings{Env: presets.Env, DefaultUser: presets.DefaultUser, DefaultWorkdir: presets.DefaultWorkdir}
+		}
 		return process.Settings{DefaultUser: o.DefaultUser}
 	}
+	a.init = &identity.Initializer{Gate: a.gate, Platform: o.Platform, Reaper: o.Reaper, Accounts: a.accounts,
+		SetPidsLimit: cgroup.SetPidsLimit, CloseStreams: a.conns.closeOthers, WarmUp: a.warmUp}
 	a.table = process.NewTable(o.Reaper, a.accounts, defaults, cgroup.Add)
 	paths := &fsys.Paths{Accounts: a.accounts,
 		DefaultUser:    func() string { return defaults().DefaultUser },
 		DefaultWorkdir: func() string { return defaults().DefaultWorkdir }}
-	a.init = &identity.Initializer{Gate: a.gate, Platform: o.Platform, Reaper: o.Reaper, Accounts: a.accounts,
-		RefitShells: a.table.Shells().Refit, SetPidsLimit: cgroup.SetPidsLimit, CloseStreams: a.conns.closeOthers}
+	a.init.RefitShells = a.table.Shells().Refit
 
 	a.files = files.New(paths, a.gate.AuthorizeFile)
 	a.envd = http.NewServeMux()
@@ -83,9 +90,17 @@ func New(o Options) *Agent {
 	a.envd.HandleFunc("/metrics", a.serveMetrics)
 	a.host = http.NewServeMux()
 	a.host.HandleFunc("/torpor/freeze", a.init.ServeFreeze)
+	a.host.HandleFunc("/torpor/stats", a.serveStats)
+	a.host.Handle("/torpor/archive", archive.New(paths))
+	a.sudo = &sudo.Server{Reaper: o.Reaper, Accounts: a.accounts, Confine: cgroup.Add, AllowedPath: o.Platform.Root + "/etc/torpor/sudoers",
+		Env:         func() map[string]string { return defaults().Env },
+		DefaultUser: func() string { return defaults().DefaultUser }}
 	a.table.Shells().Keep(o.WarmShells)
 	return a
 }
+
+// ServeSudo answers the sandbox's sudo on a unix socket until the listener is closed.
+func (a *Agent) ServeSudo(listener *net.UnixListener) { a.sudo.Serve(listener) }
 
 // Bounds of the server.
 const (
@@ -125,6 +140,8 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	case path == "/torpor/init":
 		a.init.ServeInit(w, r)
+	case path == "/torpor/prepare":
+		a.init.ServePrepare(w, r)
 	case a.gate.Locked():
 		refuseLocked(w, r)
 	case strings.HasPrefix(path, "/torpor/"):

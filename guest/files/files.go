@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 
+	"torpor/guest/account"
 	"torpor/guest/fsys"
 	"torpor/guest/wire"
 )
@@ -58,8 +59,8 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.message }
 
-// WriteError answers in the form of the REST calls: {"code": status, "message"}.
-func WriteError(w http.ResponseWriter, err error) {
+// Status is the HTTP status of a failure.
+func Status(err error) int {
 	status := http.StatusInternalServerError
 	var plain *statusError
 	var coded *wire.Error
@@ -74,28 +75,29 @@ func WriteError(w http.ResponseWriter, err error) {
 			status = http.StatusInsufficientStorage
 		}
 	}
+	return status
+}
+
+// WriteError answers in the form of the REST calls: {"code": status, "message"}.
+func WriteError(w http.ResponseWriter, err error) {
+	status := Status(err)
 	for _, name := range []string{"Content-Disposition", "Content-Encoding", "Content-Type", "Accept-Ranges"} {
 		w.Header().Del(name)
 	}
 	wire.WriteJSON(w, status, map[string]any{"code": status, "message": err.Error()})
 }
 
-// target finds the path and user of a request.
-func (f *Files) user(r *http.Request) (string, error) {
+// user is whose home and ownership a request is about.
+func (f *Files) user(r *http.Request) (*account.User, error) {
 	name := r.URL.Query().Get("username")
 	if name == "" {
 		name, _, _ = r.BasicAuth()
 	}
-	_, err := f.paths.User(name)
-	return name, err
+	return f.paths.User(name)
 }
 
 func (f *Files) download(w http.ResponseWriter, r *http.Request) error {
-	name, err := f.user(r)
-	if err != nil {
-		return err
-	}
-	user, err := f.paths.User(name)
+	user, err := f.user(r)
 	if err != nil {
 		return err
 	}

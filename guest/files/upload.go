@@ -27,11 +27,7 @@ type written struct {
 const filesMax = 10_000
 
 func (f *Files) upload(w http.ResponseWriter, r *http.Request) error {
-	name, err := f.user(r)
-	if err != nil {
-		return err
-	}
-	user, err := f.paths.User(name)
+	user, err := f.user(r)
 	if err != nil {
 		return err
 	}
@@ -39,7 +35,7 @@ func (f *Files) upload(w http.ResponseWriter, r *http.Request) error {
 	if err := fsys.CheckMetadata(metadata); err != nil {
 		return err
 	}
-	body, err := decoded(r)
+	body, err := Decoded(r)
 	if err != nil {
 		return err
 	}
@@ -69,7 +65,8 @@ func (f *Files) upload(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func decoded(r *http.Request) (io.Reader, error) {
+// Decoded is a request's body without its Content-Encoding, which may be gzip.
+func Decoded(r *http.Request) (io.Reader, error) {
 	switch encoding := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
 		return r.Body, nil

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"torpor/guest/account"
@@ -28,6 +29,13 @@ type Initializer struct {
 	SetPidsLimit func(int) error
 	// CloseStreams closes the connections of all clients other than the one that asks.
 	CloseStreams func(*http.Request)
+	// WarmUp runs a command the way clients do and waits until its shell is replaced.
+	WarmUp func()
+
+	presetsMu sync.Mutex
+	presets   Presets
+	prepared  preparation // guarded by Gate.changing
+	hosts     []string    // lines of /etc/hosts that are not ours; guarded by Gate.changing
 }
 
 type initRequest struct {
@@ -71,6 +79,8 @@ const (
 	done      = "done"
 	notNeeded = "not_needed"
 	failed    = "failed"
+	// prepared says that the step was done after the restore and before the copy was anybody's.
+	prepared = "prepared"
 	// entropyBytes is how much each restore is given.
 	entropyBytes = 64
 	// clockToleranceMs is what a clock may differ before it is stepped.
@@ -85,7 +95,7 @@ var (
 	machineIDForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 )
 
-func (q *initRequest) check(accounts *account.Book) error {
+func (q *initRequest) check(accounts *account.Book, ahead *preparation) error {
 	bad := func(field, why string) error {
 		return wire.Errorf(wire.InvalidArgument, "field %s %s", field, why)
 	}
@@ -100,7 +110,9 @@ func (q *initRequest) check(accounts *account.Book) error {
 		return bad("entropy_base64", fmt.Sprintf("holds %d bytes; it must hold %d", len(q.EntropyBase64), entropyBytes))
 	case !hostnameForm.MatchString(q.Hostname):
 		return bad("hostname", "must be a host name of at most 63 characters")
-	case !machineIDForm.MatchString(q.MachineID):
+	case q.MachineID == "" && ahead.machineID == "":
+		return bad("machine_id", "may be left out only when prepare has set one")
+	case q.MachineID != "" && !machineIDForm.MatchString(q.MachineID):
 		return bad("machine_id", "must be 32 lower-case hexadecimal digits")
 	case len(q.AccessToken) < 16:
 		return bad("access_token", "must have at least 16 characters")
@@ -159,7 +171,7 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusForbidden, "wrong_host_key", "previous_host_key is not the key that was in force when the sandbox was frozen")
 		return
 	}
-	if err := q.check(i.Accounts); err != nil {
+	if err := q.check(i.Accounts, &i.prepared); err != nil {
 		refuse(http.StatusBadRequest, "invalid_argument", err.Error())
 		return
 	}
@@ -231,10 +243,23 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		}
 	})
 	step("hostname", true, simple(func() error { return i.setHostname(q.Hostname) }))
-	step("machine_id", true, simple(func() error { return i.setMachineID(q.MachineID) }))
+	ahead := i.prepared
+	i.prepared = preparation{} // good for one init
+	step("machine_id", true, func() (string, string) {
+		if q.MachineID == "" || q.MachineID == ahead.machineID {
+			return done, prepared
+		}
+		if err := i.setMachineID(q.MachineID); err != nil {
+			return failed, err.Error()
+		}
+		return done, ""
+	})
 	step("resolv_conf", false, func() (string, string) {
 		if q.ResolvConf == nil {
 			return notNeeded, ""
+		}
+		if ahead.resolvConf != nil && *ahead.resolvConf == *q.ResolvConf {
+			return done, prepared
 		}
 		if err := i.Platform.writeFile("/etc/resolv.conf", *q.ResolvConf, 0o644); err != nil {
 			return failed, err.Error()
@@ -245,13 +270,21 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		if q.PidsLimit == 0 {
 			return notNeeded, ""
 		}
+		if q.PidsLimit == ahead.pidsLimit {
+			return done, prepared
+		}
 		if err := i.SetPidsLimit(q.PidsLimit); err != nil {
 			return failed, err.Error()
 		}
 		return done, ""
 	})
 	step("info", false, simple(func() error { return i.writeInfo(q) }))
-	step("ssh_host_keys", true, i.renewSSHKeys)
+	step("ssh_host_keys", true, func() (string, string) {
+		if ahead.sshKeys {
+			return done, prepared
+		}
+		return i.renewSSHKeys()
+	})
 	step("shells", true, func() (string, string) {
 		if i.RefitShells() {
 			return done, "replaced"
@@ -286,6 +319,15 @@ func (i *Initializer) setHostname(name string) error {
 		return err
 	}
 	// Debian's way: the machine's own name is at 127.0.1.1. Other lines are the user's.
+	lines := i.hosts
+	if lines == nil || i.Gate.Identity() != nil {
+		lines = i.readHosts()
+		i.hosts = lines
+	}
+	return i.Platform.writeFile("/etc/hosts", strings.Join(append(lines, "127.0.1.1\t"+name), "\n")+"\n", 0o644)
+}
+
+func (i *Initializer) readHosts() []string {
 	old, _ := os.ReadFile(i.Platform.path("/etc/hosts"))
 	var lines []string
 	for _, line := range strings.Split(strings.TrimRight(string(old), "\n"), "\n") {
@@ -296,8 +338,7 @@ func (i *Initializer) setHostname(name string) error {
 	if len(lines) == 0 {
 		lines = []string{"127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"}
 	}
-	lines = append(lines, "127.0.1.1\t"+name)
-	return i.Platform.writeFile("/etc/hosts", strings.Join(lines, "\n")+"\n", 0o644)
+	return lines[:len(lines):len(lines)]
 }
 
 func (i *Initializer) setMachineID(id string) error {

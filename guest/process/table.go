@@ -154,13 +154,6 @@ func (t *Table) expire() {
 	}
 }
 
-// busy says whether a client's process is running.
-func (t *Table) busy() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.running > 0
-}
-
 // Selector names a process as clients do: by pid, by tag, or by the execID it was started with.
 type Selector struct {
 	PID    *wire.Uint32 `json:"pid"`
@@ -222,6 +215,23 @@ func (t *Table) bySession(pid int) *process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byPID[e.Session]
+}
+
+// Running is how many clients' processes have not ended.
+func (t *Table) Running() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.running
+}
+
+// ExecOfSession is the execID that a session's processes were started with, if any.
+func (t *Table) ExecOfSession(session int) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.byPID[session]; p != nil {
+		return p.execID
+	}
+	return ""
 }
 
 // snapshot lists processes that have not ended and, when asked, those that left something running.

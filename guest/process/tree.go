@@ -81,6 +81,16 @@ func family(entries []Entry, session int) []int {
 	return pids
 }
 
+// SignalSession signals a session's leading group, and everything else in the session and below it.
+func SignalSession(session int, signal syscall.Signal) {
+	_ = syscall.Kill(-session, signal)
+	for _, pid := range family(ReadEntries(), session) {
+		if e, ok := ReadEntry(pid); ok && e.Group != session {
+			_ = syscall.Kill(pid, signal)
+		}
+	}
+}
+
 // killRounds bounds the passes over /proc that catch children forked while the killing goes on.
 const killRounds = 8
 

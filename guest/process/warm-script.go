@@ -3,6 +3,7 @@ package process
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"os"
 	"strconv"
 	"strings"
 )
@@ -65,6 +66,11 @@ func warmScript(use warmUse) []byte {
 	// The shell may exist in several restored copies of one snapshot: none may continue the same sequence.
 	var seed [4]byte
 	_, _ = rand.Read(seed[:])
+	if name, err := os.Hostname(); err == nil { // bash read it when it started, maybe as another machine
+		b.WriteString("HOSTNAME=")
+		quote(&b, name)
+		b.WriteByte('\n')
+	}
 	b.WriteString("SECONDS=0 RANDOM=")
 	b.WriteString(strconv.FormatUint(uint64(binary.LittleEndian.Uint32(seed[:])>>1), 10))
 	b.WriteByte('\n')

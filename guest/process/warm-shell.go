@@ -66,6 +66,13 @@ func (s *Shells) Ready() int {
 	return len(s.idle)
 }
 
+// Complete says whether as many shells wait as are wanted; where there is no bash, none are.
+func (s *Shells) Complete() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.idle) >= s.want
+}
+
 // Refit is called when the sandbox has a new identity. Shells that can be turned into what the new settings need are
 // kept, since each use reseeds and sets the environment; others are ended and replaced. It reports whether any were.
 func (s *Shells) Refit() (replaced bool) {
@@ -247,7 +254,7 @@ func (s *Shells) refillLater() {
 	var attempt func()
 	attempt = func() {
 		s.mu.Lock()
-		tooSoon := time.Since(s.lastUsed) < refillDelay || s.table.busy()
+		tooSoon := time.Since(s.lastUsed) < refillDelay || s.table.Running() > 0
 		if tooSoon && time.Now().Before(waitUntil) {
 			s.mu.Unlock()
 			time.AfterFunc(refillDelay, attempt)
@@ -275,6 +282,9 @@ func (s *Shells) fill() {
 			return
 		}
 		if _, err := os.Stat(bashPath); err != nil {
+			s.mu.Lock()
+			s.want = 0
+			s.mu.Unlock()
 			return
 		}
 		w, err := s.start(user, environment(user, settings.Env, nil))

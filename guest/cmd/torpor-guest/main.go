@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"syscall"
 
@@ -15,6 +16,7 @@ import (
 	"torpor/guest/identity"
 	"torpor/guest/reaper"
 	"torpor/guest/spawn"
+	"torpor/guest/sudo"
 )
 
 const usage = `usage: torpor-guest agent [--listen 0.0.0.0:49983] [--warm-shells 3]
@@ -23,6 +25,9 @@ const usage = `usage: torpor-guest agent [--listen 0.0.0.0:49983] [--warm-shells
 `
 
 func main() {
+	if filepath.Base(os.Args[0]) == "sudo" { // by way of a link in /usr/bin
+		os.Exit(sudo.Main(os.Args[1:]))
+	}
 	verb := ""
 	if len(os.Args) > 1 {
 		verb = os.Args[1]
@@ -30,6 +35,8 @@ func main() {
 	switch verb {
 	case "agent":
 		os.Exit(runAgent(os.Args[2:]))
+	case "sudo":
+		os.Exit(sudo.Main(os.Args[2:]))
 	case "version":
 		fmt.Println("torpor-guest", agent.Version)
 	default:
@@ -61,6 +68,11 @@ func runAgent(args []string) int {
 		Platform: identity.Machine(), PasswdPath: "/etc/passwd", GroupPath: "/etc/group", CgroupRoot: "/sys/fs/cgroup",
 		WarmShells: *shells, DefaultUser: *user, Reaper: reaper.New(),
 	})
+	if socket, err := sudo.Listen(sudo.SocketPath); err == nil {
+		go a.ServeSudo(socket)
+	} else {
+		fmt.Fprintf(os.Stderr, "torpor-guest: sudo will not work: %v\n", err)
+	}
 	if err := a.Serve(context.Background(), listener); err != nil {
 		fmt.Fprintf(os.Stderr, "torpor-guest: %v\n", err)
 		return 1

@@ -1,0 +1,45 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"time"
+
+	"torpor/guest/wire"
+)
+
+const (
+	warmUpStart   = `{"process":{"cmd":"/bin/bash","args":["-l","-c","true"]},"stdin":false,"torpor":{}}`
+	warmUpTimeout = 10 * time.Second
+)
+
+// warmUp runs one command through the very handler that clients use, so that the pages on its path are in memory before
+// a client waits for them, and then waits until the shell it used up is replaced.
+func (a *Agent) warmUp() {
+	ctx, cancel := context.WithTimeout(context.Background(), warmUpTimeout)
+	defer cancel()
+	a.waitForShells(ctx)
+	body := wire.AppendEnvelope(nil, []byte(warmUpStart))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "/process.Process/Start", bytes.NewReader(body))
+	if err != nil {
+		return
+	}
+	request.Header.Set("Content-Type", "application/connect+json")
+	a.envd.ServeHTTP(discard{http.Header{}}, request)
+	a.waitForShells(ctx)
+}
+
+func (a *Agent) waitForShells(ctx context.Context) {
+	for !a.table.Shells().Complete() && ctx.Err() == nil {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// discard is a response nobody reads.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}
+func (d discard) Flush()                      {}

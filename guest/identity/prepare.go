@@ -1,0 +1,127 @@
+package identity
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"path/filepath"
+
+	"torpor/guest/wire"
+)
+
+// prepareRequest is the part of an identity that is nobody's yet. Every field may be left out.
+type prepareRequest struct {
+	EntropyBase64  wire.Bytes        `json:"entropy_base64"`
+	MachineID      string            `json:"machine_id"`
+	Env            map[string]string `json:"env"`
+	ResolvConf     *string           `json:"resolv_conf"`
+	DefaultUser    string            `json:"default_user"`
+	DefaultWorkdir string            `json:"default_workdir"`
+	PidsLimit      int               `json:"pids_limit"`
+}
+
+// preparation is what has been done ahead for the first init of this copy.
+type preparation struct {
+	machineID  string
+	resolvConf *string
+	pidsLimit  int
+	sshKeys    bool
+}
+
+// Presets are the settings of a sandbox that has no identity yet: those of its template.
+type Presets struct {
+	Env            map[string]string
+	DefaultUser    string
+	DefaultWorkdir string
+}
+
+// Presets gives the template's settings; zero before the first prepare.
+func (i *Initializer) Presets() Presets {
+	i.presetsMu.Lock()
+	defer i.presetsMu.Unlock()
+	return i.presets
+}
+
+// ServePrepare answers POST /torpor/prepare, accepted only while locked and before any init: it does ahead what an init
+// need not be waited for, since it depends on no tenant, and runs one command so that its path is paged in. A waiting
+// copy is prepared after its restore; what init then finds done it does not do again. The gate stays locked.
+func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
+	refuse := func(status int, code, message string) {
+		wire.WriteJSON(w, status, map[string]string{"code": code, "message": message})
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", "POST")
+		refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST")
+		return
+	}
+	i.Gate.changing.Lock()
+	defer i.Gate.changing.Unlock()
+	if !i.Gate.Locked() || i.Gate.Identity() != nil {
+		refuse(http.StatusConflict, "already_initialized", "only a copy that never had an identity can be prepared")
+		return
+	}
+	var q prepareRequest
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
+	if err == nil {
+		err = json.Unmarshal(body, &q)
+	}
+	switch {
+	case err != nil:
+		refuse(http.StatusBadRequest, "invalid_argument", "the body is not the JSON expected: "+err.Error())
+		return
+	case q.MachineID != "" && !machineIDForm.MatchString(q.MachineID):
+		refuse(http.StatusBadRequest, "invalid_argument", "field machine_id must be 32 lower-case hexadecimal digits")
+		return
+	case q.DefaultWorkdir != "" && !filepath.IsAbs(q.DefaultWorkdir):
+		refuse(http.StatusBadRequest, "invalid_argument", "field default_workdir must be an absolute path")
+		return
+	}
+	if err := i.prepare(&q); err != nil {
+		refuse(http.StatusInternalServerError, "internal", err.Error())
+		return
+	}
+	wire.WriteJSON(w, http.StatusOK, map[string]bool{"prepared": true})
+}
+
+func (i *Initializer) prepare(q *prepareRequest) error {
+	i.prepared = preparation{}
+	if q.Env != nil || q.DefaultUser != "" || q.DefaultWorkdir != "" {
+		i.presetsMu.Lock()
+		i.presets = Presets{Env: q.Env, DefaultUser: q.DefaultUser, DefaultWorkdir: q.DefaultWorkdir}
+		i.presetsMu.Unlock()
+		i.RefitShells()
+	}
+	if len(q.EntropyBase64) > 0 {
+		if err := i.Platform.AddEntropy(q.EntropyBase64); err != nil && err != ErrHostRandom {
+			return err
+		}
+	}
+	if q.MachineID != "" {
+		if err := i.setMachineID(q.MachineID); err != nil {
+			return err
+		}
+		i.prepared.machineID = q.MachineID
+		// Written now so that init rewrites files of the upper layer instead of copying them up.
+		if err := i.setHostname("torpor"); err != nil {
+			return err
+		}
+		if err := i.Platform.writeFile("/run/torpor/info.json", "{}\n", 0o644); err != nil {
+			return err
+		}
+		if outcome, detail := i.renewSSHKeys(); outcome == failed {
+			return wire.Errorf(wire.Internal, "renewing the SSH host keys failed: %s", detail)
+		}
+		i.prepared.sshKeys = true
+	}
+	if q.ResolvConf != nil {
+		if err := i.Platform.writeFile("/etc/resolv.conf", *q.ResolvConf, 0o644); err != nil {
+			return err
+		}
+		i.prepared.resolvConf = q.ResolvConf
+	}
+	if q.PidsLimit > 0 && i.SetPidsLimit(q.PidsLimit) == nil {
+		i.prepared.pidsLimit = q.PidsLimit
+	}
+	i.WarmUp()
+	return nil
+}
