@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { chmodSync, chownSync, existsSync, rmSync } from "node:fs";
 import { mkdir, readFile, statfs } from "node:fs/promises";
 import { availableParallelism, hostname, totalmem } from "node:os";
@@ -12,7 +13,7 @@ import { findRunsc, inspectRunsc } from "./driver/gvisor/runsc.ts";
 import { instanceNames } from "./instance.ts";
 import { Journal } from "./journal.ts";
 import { EventFeed } from "./machine/event-feed.ts";
-import { Machines } from "./machine/machines.ts";
+import { GUEST_PIDS_LIMIT, Machines, newMachineId } from "./machine/machines.ts";
 import { defaultRestoreWidth } from "./machine/pool.ts";
 import { Slots } from "./machine/slots.ts";
 import { TemplatePools } from "./machine/template-pools.ts";
@@ -70,6 +71,12 @@ async function main(): Promise<void> {
     shellTarget: config.poolTarget === 0 ? 0 : config.poolShells,
     diskMib: POOL_DISK_MIB,
     limits: { cpu: availableParallelism(), memoryMib: POOL_MEMORY_MIB },
+    preparation: () => ({
+      entropy_base64: randomBytes(64).toString("base64"),
+      machine_id: newMachineId(),
+      resolv_conf: resolvConfText(resolvers),
+      pids_limit: GUEST_PIDS_LIMIT,
+    }),
     recipeDirs: [config.recipesDir],
     guestBinaryPath: config.guestBinaryPath,
     cacheDir: join(hostDir, "cache"),

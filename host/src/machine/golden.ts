@@ -22,8 +22,8 @@ const MANIFEST = "golden.json";
 const IMAGE = "image";
 /** A cold boot of the agent takes well under a second; a machine under load may need longer. */
 const BOOT_TIMEOUT_MS = 30_000;
-/** Lets the agent finish warming up (shells forked, pages touched) before it is photographed. */
-const SETTLE_MS = 400;
+/** Lets connections and garbage of the warm-up go before the machine is photographed. */
+const SETTLE_MS = 300;
 
 /**
  * Looks for a golden snapshot that this driver build can restore.
@@ -46,6 +46,8 @@ export async function findGolden(goldenDir: string, driver: Driver): Promise<Gol
 /** Boots the template cold, waits until the agent is up and locked, and checkpoints it. The rename is the commit. */
 export async function bakeGolden(options: {
   rootfsDir: string;
+  /** The template's environment, user and working directory: its shells wait with them. */
+  settings: { env: Record<string, string>; user: string; workdir: string };
   goldenDir: string;
   driver: Driver;
   slots: Slots;
@@ -53,7 +55,7 @@ export async function bakeGolden(options: {
   diskMib: number;
   signal?: AbortSignal | undefined;
 }): Promise<Golden> {
-  const { rootfsDir, goldenDir, driver, slots, limits, diskMib, signal } = options;
+  const { rootfsDir, settings, goldenDir, driver, slots, limits, diskMib, signal } = options;
   const unfinished = `${goldenDir}.unfinished`;
   await rm(unfinished, { recursive: true, force: true });
   await mkdir(unfinished, { recursive: true, mode: 0o700 });
@@ -63,6 +65,7 @@ export async function bakeGolden(options: {
     const machine = await driver.boot({ rootfsDir }, place, limits, signal);
     const { locked } = await guest.waitUntilUp(BOOT_TIMEOUT_MS, signal);
     if (!locked) throw new CodedError("internal", "the guest agent of a fresh boot is not locked; a golden snapshot of it would hand out an open machine");
+    await guest.prepare({ env: settings.env, default_user: settings.user, default_workdir: settings.workdir });
     await delay(SETTLE_MS);
     guest.close(); // no connection of ours goes into the image
     await driver.checkpoint(machine, join(unfinished, IMAGE), signal);

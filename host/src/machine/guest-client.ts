@@ -2,13 +2,25 @@ import { Agent, type IncomingMessage, request } from "node:http";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Attestation, attestationSchema, CodedError, GUEST_PORT } from "@torpor/protocol";
 
-/** Identity given to a restored guest; wire names as the guest agent takes them. */
+/** What of an identity is nobody's yet: given ahead to a copy that waits. Wire names as the guest agent takes them. */
+export interface GuestPreparation {
+  entropy_base64?: string;
+  machine_id?: string;
+  resolv_conf?: string;
+  pids_limit?: number;
+  env?: Record<string, string>;
+  default_user?: string;
+  default_workdir?: string;
+}
+
+/** Identity given to a restored guest. */
 export interface GuestIdentity {
   generation: number;
   sandbox_id: string;
   template: string;
   hostname: string;
-  machine_id: string;
+  /** Left out when the copy was prepared with one. */
+  machine_id?: string;
   env: Record<string, string>;
   access_token: string;
   host_key: string;
@@ -53,6 +65,18 @@ export class GuestClient {
       await delay(waitMs);
     }
     throw new CodedError("deadline_exceeded", `the guest agent at ${this.address} did not answer within ${timeoutMs} ms: ${String(last)}`);
+  }
+
+  /**
+   * Does ahead of init what depends on no tenant and pages in the path of a command; the guest stays locked.
+   *
+   * @throws CodedError `guest_unavailable`
+   */
+  async prepare(preparation: GuestPreparation, timeoutMs = 15_000): Promise<void> {
+    const answer = await this.#call("POST", "/torpor/prepare", JSON.stringify(preparation), timeoutMs);
+    if (answer.status !== 200) {
+      throw new CodedError("guest_unavailable", `the guest at ${this.address} could not be prepared (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`);
+    }
   }
 
   /**

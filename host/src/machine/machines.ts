@@ -59,7 +59,7 @@ const MAX_CONSOLE_BYTES = 1024 * 1024;
 const MIN_FREE_MEMORY_MB = 256;
 const MIN_FREE_DISK_MB = 1024;
 /** Processes of the user inside: a fork bomb ends here, far below what would hurt the agent. */
-const GUEST_PIDS_LIMIT = 1024;
+export const GUEST_PIDS_LIMIT = 1024;
 /** A guest that lived through the host's restart answers at once; a hung one must not hold up the others. */
 const ADOPT_TIMEOUT_MS = 5000;
 
@@ -144,7 +144,7 @@ export class Machines {
       driver.limit(handle, { cpu: spec.cpu, memoryMib: spec.memory_mb });
       if (spec.network === "none") await router.setEgress(handle.place.slot, "none");
       abort.signal.throwIfAborted();
-      entry.attestation = await this.#init(entry, guest, acquired.template);
+      entry.attestation = await this.#init(entry, acquired);
       abort.signal.throwIfAborted();
       entry.pid = handle.process.pid;
       entry.startTime = handle.process.startTime;
@@ -166,14 +166,14 @@ export class Machines {
     }
   }
 
-  async #init(entry: MachineEntry, guest: GuestClient, { manifest }: SourceTemplate): Promise<Attestation> {
+  async #init(entry: MachineEntry, { guest, prepared, template: { manifest } }: PristineMachine & { template: SourceTemplate }): Promise<Attestation> {
     const { spec } = entry;
     return guest.init({
       generation: spec.generation,
       sandbox_id: entry.id,
       template: spec.template,
       hostname: entry.id,
-      machine_id: randomBytes(16).toString("hex"),
+      ...(prepared ? {} : { machine_id: newMachineId() }),
       env: { ...manifest.env, ...spec.env },
       access_token: entry.accessToken,
       host_key: entry.hostKey,
@@ -436,6 +436,11 @@ export class Machines {
       throw new CodedError("capacity_exhausted", `the host's state directory has ${free.diskMb} MB free, below the ${MIN_FREE_DISK_MB} it keeps; free disk space`);
     }
   }
+}
+
+/** A machine id as systemd writes them: 32 hexadecimal digits. */
+export function newMachineId(): string {
+  return randomBytes(16).toString("hex");
 }
 
 function notFound(id: string): CodedError {

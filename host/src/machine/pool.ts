@@ -2,13 +2,15 @@ import { availableParallelism } from "node:os";
 import { type Clock, Gate, type Log } from "@torpor/base";
 import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
 import type { Golden } from "./golden.ts";
-import { GuestClient } from "./guest-client.ts";
+import { GuestClient, type GuestPreparation } from "./guest-client.ts";
 import type { Slots } from "./slots.ts";
 
 /** A machine restored from a golden snapshot, still locked: nobody's yet. */
 export interface PristineMachine {
   handle: MachineHandle;
   guest: GuestClient;
+  /** Whether {@link GuestClient.prepare} has given it entropy and a machine id. */
+  prepared: boolean;
   /** Where it came from, see protocol `Machine.source`. */
   source: "pool" | "shell" | "cold";
 }
@@ -27,6 +29,8 @@ export interface PoolOptions {
   diskMib: number;
   /** Limits while it waits; the lease sets its own. */
   limits: MachineLimits;
+  /** What a waiting copy is given ahead; made anew for each. */
+  preparation: () => GuestPreparation;
   /** Bounds the restores running at once on this host. */
   restoreGate: Gate;
 }
@@ -42,8 +46,8 @@ const MAX_READY = 16;
 const RETRY_MS = 500;
 
 /**
- * Keeps machines of one template waiting. Members are pristine: restored, locked, pinged once so that their pages are
- * in, and paused; each is leased once and never returned.
+ * Keeps machines of one template waiting. Members are pristine: restored, locked, prepared (their own entropy and
+ * machine id, one command run so that its pages are in) and paused; each is leased once and never returned.
  */
 export class Pool {
   readonly #options: PoolOptions;
@@ -157,7 +161,9 @@ export class Pool {
       await driver.restore(handle, template.golden.imageDir, signal);
       const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
       if (!locked) throw new Error(`the machine restored in slot ${handle.place.slot} is not locked`);
-      return { handle, guest, source };
+      if (source !== "pool") return { handle, guest, source, prepared: false };
+      await guest.prepare(this.#options.preparation());
+      return { handle, guest, source, prepared: true };
     } catch (error) {
       guest.close();
       await slots.clear(handle.place.slot);

@@ -3,6 +3,7 @@ import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/prot
 import type { Driver, MachineLimits } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
 import { bakeGolden, findGolden, type Golden } from "./golden.ts";
+import type { GuestPreparation } from "./guest-client.ts";
 import type { MachineSource } from "./machines.ts";
 import { Pool, type PristineMachine } from "./pool.ts";
 import type { Slots } from "./slots.ts";
@@ -18,6 +19,8 @@ export interface TemplatePoolsOptions {
   shellTarget: number;
   diskMib: number;
   limits: MachineLimits;
+  /** What waiting copies are given ahead. */
+  preparation: () => GuestPreparation;
   /** Folders with recipes. */
   recipeDirs: readonly string[];
   guestBinaryPath: string;
@@ -72,7 +75,7 @@ export class TemplatePools implements MachineSource {
   }
 
   async #openPool(name: string): Promise<OpenPool> {
-    const { store, driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate } = this.#options;
+    const { store, driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate, preparation } = this.#options;
     const template = await store.resolve(name);
     const golden = await findGolden(template.goldenDir(driver.info.name), driver);
     if (golden === undefined) {
@@ -80,7 +83,7 @@ export class TemplatePools implements MachineSource {
     }
     const pool = new Pool({
       template: { name, rootfsDir: template.rootfsDir, golden },
-      driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate,
+      driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate, preparation,
     });
     pool.start();
     return { template, pool };
@@ -111,7 +114,7 @@ export class TemplatePools implements MachineSource {
     const { driver, slots, limits, diskMib } = this.#options;
     const goldenDir = template.goldenDir(driver.info.name);
     if ((await findGolden(goldenDir, driver)) !== undefined) return false;
-    await bakeGolden({ rootfsDir: template.rootfsDir, goldenDir, driver, slots, limits, diskMib, signal });
+    await bakeGolden({ rootfsDir: template.rootfsDir, settings: template.manifest, goldenDir, driver, slots, limits, diskMib, signal });
     return true;
   }
 
