@@ -1,6 +1,8 @@
 import { Command, Option } from "commander";
+import { registerCompletion } from "./commands/completion.ts";
 import { registerCp } from "./commands/cp.ts";
 import { registerCreate } from "./commands/create.ts";
+import { registerDoctor } from "./commands/doctor.ts";
 import { registerDown } from "./commands/down.ts";
 import { registerExec } from "./commands/exec.ts";
 import { registerKey } from "./commands/key.ts";
@@ -18,6 +20,7 @@ const REGISTRATIONS = [
   registerUp,
   registerDown,
   registerStatus,
+  registerDoctor,
   registerRun,
   registerCreate,
   registerExec,
@@ -27,6 +30,7 @@ const REGISTRATIONS = [
   registerLogs,
   registerTemplate,
   registerKey,
+  registerCompletion,
   registerVersion,
 ];
 

@@ -17,7 +17,7 @@ import { formatDuration } from "../output/quantities.ts";
 import { describeStatus } from "./status.ts";
 
 /** Where the API listens when nothing else is said. */
-const DEFAULT_LISTEN = "127.0.0.1:7070";
+export const DEFAULT_LISTEN = "127.0.0.1:7070";
 
 /** What the detached supervisor tells the command that started it. */
 type DetachMessage = { ready: true } | { ready: false; code: string; message: string };
