@@ -1,4 +1,5 @@
 import { readFile } from "node:fs/promises";
+import { setTimeout } from "node:timers/promises";
 import { run } from "@torpor/base";
 
 /** Mount points at or below `dir`, deepest first, from this process's mount table. */
@@ -15,6 +16,8 @@ export async function mountsBelow(dir: string, mountinfo?: string): Promise<stri
   return points.reverse();
 }
 
+const REMOVE_ATTEMPTS = 3;
+
 /**
  * Removes a folder with all that is in it, after unmounting what is mounted there; never deletes across a mount.
  * Idempotent: a folder that is gone is fine.
@@ -22,6 +25,15 @@ export async function mountsBelow(dir: string, mountinfo?: string): Promise<stri
  * @throws ProcessError when something stays mounted or cannot be deleted
  */
 export async function removeTree(dir: string): Promise<void> {
-  for (const point of await mountsBelow(dir)) await run(["umount", "--lazy", "--no-canonicalize", "--", point]);
-  await run(["rm", "-rf", "--one-file-system", "--", dir], { timeoutMs: 600_000 });
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      for (const point of await mountsBelow(dir)) await run(["umount", "--lazy", "--no-canonicalize", "--", point]);
+      await run(["rm", "-rf", "--one-file-system", "--", dir], { timeoutMs: 600_000 });
+      return;
+    } catch (error) {
+      // A process killed a moment ago may still have made a file while the folder was being emptied.
+      if (attempt === REMOVE_ATTEMPTS) throw error;
+      await setTimeout(100 * attempt);
+    }
+  }
 }

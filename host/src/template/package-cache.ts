@@ -1,3 +1,4 @@
+import type { Dirent } from "node:fs";
 import { link, mkdir, readdir, rename, rm, stat, utimes } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -5,8 +6,9 @@ import { join } from "node:path";
 export const PACKAGE_CACHE_BYTES = 1024 ** 3;
 
 /**
- * Debian packages kept between builds, so that a rebuild after a change of the guest agent downloads nothing. Only
- * names and sizes are trusted from it: apt checks what it is about to unpack against the archive's signed index.
+ * Debian packages kept between builds, so that a rebuild after a change of the guest agent downloads nothing. apt takes
+ * a file of the right name and size as it is, so the folder is closed to everybody but root, holds only what apt has
+ * verified and what is known to be on disk, and is dropped when a build fails on its packages.
  * Files are hard-linked, so the folder must be on the file system that templates are built on.
  */
 export class PackageCache {
@@ -52,8 +54,8 @@ export class PackageCache {
     const kept: { path: string; bytes: number; usedAt: number }[] = [];
     for (const name of await debNames(this.#dir)) {
       const path = join(this.#dir, name);
-      const { size, mtimeMs } = await stat(path);
-      kept.push({ path, bytes: size, usedAt: mtimeMs });
+      const found = await stat(path).catch(() => undefined); // another build may have dropped it
+      if (found !== undefined) kept.push({ path, bytes: found.size, usedAt: found.mtimeMs });
     }
     kept.sort((a, b) => b.usedAt - a.usedAt);
     let total = 0;
@@ -65,6 +67,12 @@ export class PackageCache {
 }
 
 async function debNames(dir: string): Promise<string[]> {
-  const entries = await readdir(dir, { withFileTypes: true });
+  let entries: Dirent[];
+  try {
+    entries = await readdir(dir, { withFileTypes: true });
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return []; // another build may have dropped it
+    throw error;
+  }
   return entries.filter((entry) => entry.isFile() && entry.name.endsWith(".deb") && !entry.name.startsWith(".")).map((entry) => entry.name);
 }
