@@ -1,1 +1,2 @@
-export { instanceNames } from "./instance.ts";
+export { instanceNames, type Instance } from "./instance.ts";
+export { isAlive, processIdentity, type ProcessIdentity } from "./process-identity.ts";
