@@ -1,0 +1,77 @@
+import { join } from "node:path";
+import { z } from "zod";
+import type { DatabaseLocation } from "./store/open-database.ts";
+
+/** `uid:gid` as numbers. */
+export interface Owner {
+  uid: number;
+  gid: number;
+}
+
+export interface ServerConfig {
+  stateDir: string;
+  listen: { host: string; port: number };
+  hostUrl: string;
+  hostToken: string;
+  database: DatabaseLocation;
+  /** Whom the process becomes once it has loaded, listens and has opened the store. */
+  runAs: Owner | undefined;
+  apiKeyFile: string;
+  apiKeyOwner: Owner | undefined;
+  logLevel: "debug" | "info" | "warn" | "error" | "silent";
+}
+
+const owner = z
+  .string()
+  .regex(/^\d+:\d+$/, "must be uid:gid as numbers, e.g. 1000:1000")
+  .transform((text): Owner => {
+    const [uid = 0, gid = 0] = text.split(":").map(Number);
+    return { uid, gid };
+  });
+
+const listen = z.string().transform((text, context) => {
+  const match = /^(?:\[([^\]]+)\]|([^:]+)):(\d{1,5})$/.exec(text);
+  const port = Number(match?.[3]);
+  if (match === null || port > 65_535) {
+    context.addIssue({ code: "custom", message: "must be host:port, e.g. 127.0.0.1:7070 (port 0 picks a free one)" });
+    return z.NEVER;
+  }
+  return { host: match[1] ?? match[2] ?? "", port };
+});
+
+const schema = z.object({
+  TORPOR_STATE_DIR: z.string().startsWith("/", "must be an absolute path").default("/var/lib/torpor"),
+  TORPOR_LISTEN: listen.default({ host: "127.0.0.1", port: 7070 }),
+  TORPOR_HOST_URL: z.string().regex(/^(unix:\/|http:\/\/)/, "must be unix:/path/to/host.sock or http://host:port").optional(),
+  TORPOR_HOST_TOKEN: z.string().min(1, "must be the token the host was started with"),
+  TORPOR_DATABASE_URL: z.string().regex(/^postgres(ql)?:\/\//, "must be postgres://…; leave it out for SQLite").optional(),
+  TORPOR_RUN_AS: owner.optional(),
+  TORPOR_API_KEY_FILE: z.string().startsWith("/", "must be an absolute path").optional(),
+  TORPOR_API_KEY_OWNER: owner.optional(),
+  TORPOR_LOG_LEVEL: z.enum(["debug", "info", "warn", "error", "silent"]).default("info"),
+});
+
+/** Reads the environment; an empty variable counts as unset. @throws Error that lists every problem at once. */
+export function readConfig(environment: Readonly<Record<string, string | undefined>>): ServerConfig {
+  const set = Object.fromEntries(Object.entries(environment).filter(([name, value]) => name.startsWith("TORPOR_") && value !== ""));
+  const parsed = schema.safeParse(set);
+  if (!parsed.success) {
+    const lines = parsed.error.issues.map((issue) => `  ${issue.path.join(".")}: ${issue.message.startsWith("Invalid input") ? "is required" : issue.message}`);
+    throw new Error(`the server's configuration is not usable:\n${lines.join("\n")}`);
+  }
+  const { data } = parsed;
+  return {
+    stateDir: data.TORPOR_STATE_DIR,
+    listen: data.TORPOR_LISTEN,
+    hostUrl: data.TORPOR_HOST_URL ?? `unix:${join(data.TORPOR_STATE_DIR, "run", "host.sock")}`,
+    hostToken: data.TORPOR_HOST_TOKEN,
+    database:
+      data.TORPOR_DATABASE_URL === undefined
+        ? { kind: "sqlite", path: join(data.TORPOR_STATE_DIR, "server", "server.sqlite") }
+        : { kind: "postgres", url: data.TORPOR_DATABASE_URL },
+    runAs: data.TORPOR_RUN_AS,
+    apiKeyFile: data.TORPOR_API_KEY_FILE ?? join(data.TORPOR_STATE_DIR, "api-key"),
+    apiKeyOwner: data.TORPOR_API_KEY_OWNER,
+    logLevel: data.TORPOR_LOG_LEVEL,
+  };
+}

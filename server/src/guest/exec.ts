@@ -1,0 +1,144 @@
+import type { Log } from "@torpor/base";
+import { CodedError, type ExecRequest, type ExecResult, type ProcessEndExtension, type ProcessEvent, randomText } from "@torpor/protocol";
+import { GuestRefusal } from "../host/answer-error.ts";
+import type { PlacedHost } from "../host/placement.ts";
+import { type LostFate, machineFate } from "../sandbox/machine-fate.ts";
+import type { SandboxRecord } from "../store/sandbox-record.ts";
+import { startRequest } from "./exec-start.ts";
+import { GuestClient } from "./guest-client.ts";
+
+/** What happens in a command's life, in order: `started` once, output, then `ended` once. */
+export type ExecProgress =
+  | { type: "started"; pid: number }
+  | { type: "output"; stream: "stdout" | "stderr"; base64: string; lostBytes: number }
+  | { type: "keepalive" }
+  | { type: "ended"; end: ExecEnd };
+
+/** How it ended, without the output. */
+export type ExecEnd = Pick<ExecResult, "exit_code" | "signal" | "outcome" | "duration_ms" | "message"> & {
+  /** Null when the guest could not tell any more. */
+  totals: Pick<ProcessEndExtension, "stdoutBytes" | "stderrBytes" | "stdoutTruncated" | "stderrTruncated"> | null;
+};
+
+export interface ExecTarget {
+  record: SandboxRecord;
+  host: PlacedHost;
+}
+
+export interface FollowOptions {
+  signal: AbortSignal;
+  log: Log;
+  /** Told when the host says that the sandbox has ended. */
+  onSandboxEnded: (fate: LostFate) => void;
+}
+
+/** A new id for a command nobody gave a key for. */
+export function newExecId(): string {
+  return `x${randomText(25)}`;
+}
+
+/**
+ * Runs a command and yields what happens. The guest runs one `execId` at most once: sending it again follows the first.
+ *
+ * @throws CodedError when it did not start: the guest's refusal, `sandbox_ended`, `guest_unavailable`. Once it has
+ *   started, the end of the sandbox is an outcome (`lost`, `oom`), not an error.
+ */
+export function runExec(target: ExecTarget, request: ExecRequest, execId: string, options: FollowOptions): AsyncGenerator<ExecProgress> {
+  const guest = new GuestClient(target.host.client, target.record.id);
+  const events = guest.start(startRequest(request, execId), { signal: options.signal, repeatable: true });
+  return follow(target, events, options, "command");
+}
+
+/** Follows a command that runs or ended a short while ago, its kept output first. @throws CodedError process_not_found */
+export function attachExec(target: ExecTarget, process: { pid: number } | { execId: string }, options: FollowOptions): AsyncGenerator<ExecProgress> {
+  const guest = new GuestClient(target.host.client, target.record.id);
+  const selector = "pid" in process ? process : { torpor: { execId: process.execId } };
+  return follow(target, guest.connect(selector, { signal: options.signal }), options, "process");
+}
+
+async function* follow(target: ExecTarget, events: AsyncGenerator<ProcessEvent>, options: FollowOptions, asked: "command" | "process"): AsyncGenerator<ExecProgress> {
+  const startedAt = performance.now();
+  let started = false;
+  try {
+    for await (const event of events) {
+      if (event.start !== undefined) {
+        started = true;
+        yield { type: "started", pid: event.start.pid };
+      } else if (event.data !== undefined) {
+        const lostBytes = event.data.torpor?.lostBytes ?? 0;
+        if (event.data.stdout !== undefined) yield { type: "output", stream: "stdout", base64: event.data.stdout, lostBytes };
+        else if (event.data.stderr !== undefined) yield { type: "output", stream: "stderr", base64: event.data.stderr, lostBytes };
+        else if (event.data.pty !== undefined) yield { type: "output", stream: "stdout", base64: event.data.pty, lostBytes };
+      } else if (event.keepalive !== undefined) yield { type: "keepalive" };
+      else if (event.end !== undefined) {
+        yield { type: "ended", end: toEnd(event.end, performance.now() - startedAt) };
+        return;
+      }
+    }
+    throw new Error("the guest ended the stream without an end event");
+  } catch (error) {
+    if (options.signal.aborted) throw new CodedError("client_closed_request", "the client left while the command ran", { cause: error });
+    if (error instanceof GuestRefusal && error.code !== "guest_unavailable" && !started) throw refusal(error, asked);
+    if (error instanceof CodedError && error.code === "sandbox_ended") {
+      const fate = await machineFate(target.host, target.record, 0);
+      if (fate.ended) options.onSandboxEnded(fate);
+      if (!started) throw error;
+      yield { type: "ended", end: lostEnd(fate, performance.now() - startedAt) };
+      return;
+    }
+    const fate = await machineFate(target.host, target.record, started ? 2_000 : 500);
+    options.log.warn({ op: "exec", outcome: "lost", sandboxId: target.record.id, started, reason: fate.reason, err: error });
+    if (fate.ended) options.onSandboxEnded(fate);
+    if (!started) {
+      if (fate.ended) throw new CodedError("sandbox_ended", `the command was not run: ${fate.message}; create a new sandbox`, { details: { reason: fate.reason }, cause: error });
+      if (error instanceof CodedError) throw error;
+      throw new CodedError("guest_unavailable", "the sandbox broke the connection before it had started the command; try again", { cause: error });
+    }
+    yield { type: "ended", end: lostEnd(fate, performance.now() - startedAt) };
+  }
+}
+
+function lostEnd(fate: LostFate, durationMs: number): ExecEnd {
+  return {
+    exit_code: null,
+    signal: null,
+    outcome: fate.reason === "oom" ? "oom" : "lost",
+    duration_ms: Math.round(durationMs * 1_000) / 1_000,
+    message: fate.message,
+    totals: null,
+  };
+}
+
+function toEnd(end: NonNullable<ProcessEvent["end"]>, durationMs: number): ExecEnd {
+  const detail = end.torpor;
+  if (detail === undefined) {
+    // An agent without our extension, such as another implementation of the protocol.
+    const exited = end.exited ?? false;
+    return { exit_code: exited ? (end.exitCode ?? 0) : null, signal: null, outcome: exited ? "exited" : "signalled", duration_ms: durationMs, totals: null };
+  }
+  const exited = detail.signal === null;
+  const result: ExecEnd = {
+    exit_code: exited ? detail.exitCode : null,
+    signal: detail.signal,
+    outcome: detail.outcome,
+    duration_ms: detail.durationMs,
+    totals: detail,
+  };
+  if (detail.outcome === "oom") result.message = "the sandbox ran out of memory; create one with a larger memory_mb";
+  return result;
+}
+
+function refusal(error: GuestRefusal, asked: "command" | "process"): CodedError {
+  const details = { cause: error };
+  if (asked === "process" && error.guestCode === "not_found") return new CodedError("process_not_found", `${error.message}; list what runs with GET .../processes`, details);
+  switch (error.guestCode) {
+    case "unauthenticated":
+      return new CodedError("invalid_request", `the command was not run: ${error.message} (field user)`, { ...details, details: { issues: [{ path: "user", message: error.message }] } });
+    case "not_found":
+    case "permission_denied":
+    case "invalid_argument":
+      return new CodedError("invalid_request", `the command was not run: ${error.message}`, details);
+    default:
+      return new CodedError(error.code, `the command was not run: ${error.message}`, details);
+  }
+}

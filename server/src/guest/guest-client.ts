@@ -1,0 +1,115 @@
+import type { IncomingMessage, OutgoingHttpHeaders } from "node:http";
+import { CONNECT_END_FLAG, type ConnectError, decodeEnvelopes, encodeEnvelope, GUEST_PORT, type ProcessEvent, type StartRequest } from "@torpor/protocol";
+import { connectError } from "../host/answer-error.ts";
+import { type CallOptions, guestPath, type HostClient, readAll } from "../host/host-client.ts";
+
+/** Unary answers of the guest are small, directory lists the largest: bytes. */
+const MAX_UNARY_BYTES = 32 * 1024 * 1024;
+
+/** Seconds between the guest's keepalive events on a silent stream. */
+const KEEPALIVE_SECONDS = "15";
+
+export interface StreamOptions {
+  signal?: AbortSignal;
+  /** Whether the guest takes a second sending for the first. */
+  repeatable?: boolean;
+}
+
+/** How a process is named to the guest. */
+export type ProcessSelector = { pid: number } | { torpor: { execId: string } };
+
+/** The agent inside one sandbox, reached through its host. */
+export class GuestClient {
+  readonly #host: HostClient;
+  readonly #sandboxId: string;
+
+  constructor(host: HostClient, sandboxId: string) {
+    this.#host = host;
+    this.#sandboxId = sandboxId;
+  }
+
+  /** One unary call of the agent's Connect services. @throws GuestRefusal, CodedError */
+  async unary<T>(procedure: string, message: unknown, signal?: AbortSignal): Promise<T> {
+    const answer = await this.#host.call("POST", this.#path(`/${procedure}`), {
+      headers: { "content-type": "application/json", "connect-protocol-version": "1" },
+      body: Buffer.from(JSON.stringify(message)),
+      ...(signal === undefined ? {} : { signal }),
+    });
+    return JSON.parse((await readAll(answer, MAX_UNARY_BYTES)).toString("utf8")) as T;
+  }
+
+  /** Starts a process and follows it. */
+  start(request: StartRequest, options: StreamOptions): AsyncGenerator<ProcessEvent> {
+    return this.#events<ProcessEvent>("process.Process/Start", request, options);
+  }
+
+  /** Follows a process that runs or ended a short while ago: its kept output first, then what comes. */
+  connect(process: ProcessSelector, options: StreamOptions): AsyncGenerator<ProcessEvent> {
+    return this.#events<ProcessEvent>("process.Process/Connect", { process, torpor: { replay: true } }, options);
+  }
+
+  /** The events of a watched directory. */
+  watch(path: string, recursive: boolean, options: StreamOptions): AsyncGenerator<WatchEvent> {
+    return this.#messages<WatchEvent>("filesystem.Filesystem/WatchDir", { path, recursive }, options);
+  }
+
+  /** A plain HTTP request to the agent; `path` with its query. */
+  http(method: string, path: string, options: CallOptions): Promise<IncomingMessage> {
+    return this.#host.call(method, this.#path(path), options);
+  }
+
+  async *#events<T>(procedure: string, request: unknown, options: StreamOptions): AsyncGenerator<T> {
+    for await (const message of this.#messages<{ event?: T }>(procedure, request, options)) {
+      if (message.event !== undefined) yield message.event;
+    }
+  }
+
+  /** Ends without an error only after the guest's end envelope: a stream that breaks off throws. */
+  async *#messages<T>(procedure: string, request: unknown, { signal, repeatable = false }: StreamOptions): AsyncGenerator<T> {
+    const headers: OutgoingHttpHeaders = {
+      "content-type": "application/connect+json",
+      "connect-protocol-version": "1",
+      "keepalive-ping-interval": KEEPALIVE_SECONDS,
+    };
+    const answer = await this.#host.call("POST", this.#path(`/${procedure}`), {
+      headers,
+      body: Buffer.from(encodeEnvelope(0, request)),
+      repeatable,
+      headTimeoutMs: 30_000,
+      ...(signal === undefined ? {} : { signal }),
+    });
+    const abort = (): void => void answer.destroy();
+    signal?.addEventListener("abort", abort, { once: true });
+    try {
+      if (signal?.aborted === true) abort();
+      for await (const { flags, json } of decodeEnvelopes(answer)) {
+        if ((flags & CONNECT_END_FLAG) !== 0) {
+          const { error } = json as { error?: ConnectError };
+          if (error !== undefined) throw connectError(String(error.code), String(error.message));
+          return;
+        }
+        yield json as T;
+      }
+      throw new BrokenStream(`the sandbox's ${procedure} stream ended without its last message`);
+    } finally {
+      signal?.removeEventListener("abort", abort);
+      if (!answer.complete) answer.destroy();
+      else answer.resume(); // lets the connection be kept
+    }
+  }
+
+  #path(path: string): string {
+    return guestPath(this.#sandboxId, GUEST_PORT, path);
+  }
+}
+
+/** A message of a directory watch. */
+export interface WatchEvent {
+  start?: Record<string, never>;
+  filesystem?: { name: string; type: string };
+  keepalive?: Record<string, never>;
+}
+
+/** A stream that broke off: the sandbox, its host or the way between them failed. */
+export class BrokenStream extends Error {}
+

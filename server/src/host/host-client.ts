@@ -1,0 +1,250 @@
+import { Agent, type IncomingMessage, type OutgoingHttpHeaders, request as httpRequest } from "node:http";
+import { type Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { CodedError, type HostEvents, type HostHealth, type Machine, type MachineSpec, type MachineUpdate, type Template } from "@torpor/protocol";
+import { answerError } from "./answer-error.ts";
+
+export interface HostAddress {
+  /** `unix:/path/to/socket` or `http://host:port`. */
+  url: string;
+  /** Bearer token of the host's API. */
+  token: string;
+}
+
+export interface CallOptions {
+  headers?: OutgoingHttpHeaders;
+  /** A buffer is sent with its length and can be sent again; a stream is sent as it comes, once. */
+  body?: Buffer | Readable;
+  /** Until the answer's head. Default 30,000; 0 for no limit. */
+  headTimeoutMs?: number;
+  signal?: AbortSignal;
+  /** Whether sending it twice does no harm: then a kept-alive connection that turns out dead is tried once more. */
+  repeatable?: boolean;
+}
+
+/** Largest JSON answer read into memory, bytes. */
+const MAX_JSON_BYTES = 64 * 1024 * 1024;
+const DEFAULT_HEAD_TIMEOUT_MS = 30_000;
+/** A restore on a busy machine takes seconds; a create that takes longer than this is undone. */
+const CREATE_TIMEOUT_MS = 120_000;
+const DELETE_TIMEOUT_MS = 60_000;
+
+/**
+ * HTTP client of one host. Connections are kept open, since opening one costs as much as a call. Failures are
+ * `CodedError`s: the host's own envelope, or `host_unavailable` when it does not answer.
+ */
+export class HostClient {
+  readonly #agent = new Agent({ keepAlive: true, maxFreeSockets: 64, noDelay: true });
+  readonly #target: { socketPath: string } | { host: string; port: number };
+  readonly #url: string;
+  readonly #authorization: string;
+
+  constructor(address: HostAddress) {
+    this.#url = address.url;
+    this.#authorization = `Bearer ${address.token}`;
+    if (address.url.startsWith("unix:")) this.#target = { socketPath: address.url.slice("unix:".length) };
+    else {
+      const { hostname, port } = new URL(address.url);
+      this.#target = { host: hostname.replace(/^\[|\]$/g, ""), port: Number(port === "" ? 80 : port) };
+    }
+  }
+
+  health(signal?: AbortSignal): Promise<HostHealth> {
+    return this.#json("GET", "/v1/health", { repeatable: true, headTimeoutMs: 5_000, ...withSignal(signal) });
+  }
+
+  /** Makes the machine, or gives the one of this id that exists already. Resolves when it is usable. */
+  putMachine(id: string, spec: MachineSpec): Promise<Machine> {
+    return this.#json("PUT", machinePath(id), { body: jsonBody(spec), repeatable: true, headTimeoutMs: CREATE_TIMEOUT_MS });
+  }
+
+  async listMachines(signal?: AbortSignal): Promise<Machine[]> {
+    const answer = await this.#json<{ machines?: Machine[] }>("GET", "/v1/machines", { repeatable: true, ...withSignal(signal) });
+    // An unreadable list is not an empty list.
+    if (!Array.isArray(answer.machines)) throw new CodedError("host_unavailable", `host ${this.#url} answered its machine list without machines`);
+    return answer.machines;
+  }
+
+  /** @returns undefined when the host says that it has no such machine. */
+  async findMachine(id: string, signal?: AbortSignal): Promise<Machine | undefined> {
+    return await unlessNotFound(this.#json<Machine>("GET", machinePath(id), { repeatable: true, headTimeoutMs: 5_000, ...withSignal(signal) }));
+  }
+
+  updateMachine(id: string, update: MachineUpdate): Promise<Machine> {
+    return this.#json("PATCH", machinePath(id), { body: jsonBody(update), repeatable: true });
+  }
+
+  /** Ends the machine. Idempotent. @returns undefined when the host never had it. */
+  async deleteMachine(id: string, reason: string): Promise<Machine | undefined> {
+    const path = `${machinePath(id)}?reason=${encodeURIComponent(reason)}`;
+    return await unlessNotFound(this.#json<Machine>("DELETE", path, { repeatable: true, headTimeoutMs: DELETE_TIMEOUT_MS }));
+  }
+
+  /** Waits up to `waitMs` for events after `after`. */
+  events(after: number, waitMs: number, signal: AbortSignal): Promise<HostEvents> {
+    return this.#json("GET", `/v1/events?after=${after}&wait_ms=${waitMs}`, { headTimeoutMs: waitMs + 10_000, signal, repeatable: true });
+  }
+
+  async listTemplates(): Promise<Template[]> {
+    return (await this.#json<{ templates: Template[] }>("GET", "/v1/templates", { repeatable: true })).templates;
+  }
+
+  /** NDJSON of TemplateBuildEvent, as the host writes it. */
+  buildTemplate(name: string, body: Buffer, signal: AbortSignal): Promise<IncomingMessage> {
+    return this.call("POST", `/v1/templates/${encodeURIComponent(name)}/build`, { body, headTimeoutMs: 0, signal, headers: { "content-type": "application/json" } });
+  }
+
+  async deleteTemplate(name: string): Promise<void> {
+    (await this.call("DELETE", `/v1/templates/${encodeURIComponent(name)}`, { headTimeoutMs: DELETE_TIMEOUT_MS })).resume();
+  }
+
+  /** Console of the machine, text. */
+  logs(id: string, signal: AbortSignal): Promise<IncomingMessage> {
+    return this.call("GET", `${machinePath(id)}/logs`, { signal, repeatable: true });
+  }
+
+  /** Drops the kept connections. */
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  /**
+   * Sends one request and gives the answer once its head is there, the body unread: the caller reads or destroys it.
+   *
+   * @throws CodedError for a status of 400 and above, `host_unavailable` when the host cannot be reached,
+   *   `client_closed_request` when `signal` aborts.
+   */
+  async call(method: string, path: string, options: CallOptions = {}): Promise<IncomingMessage> {
+    const answer = await this.#open(method, path, options);
+    if ((answer.statusCode ?? 0) < 400) return answer;
+    throw await answerError(answer, `${method} ${path.split("?", 1)[0]}`);
+  }
+
+  async #open(method: string, path: string, options: CallOptions): Promise<IncomingMessage> {
+    try {
+      return await this.#attempt(method, path, options);
+    } catch (error) {
+      if (!(error instanceof DeadConnection)) throw error;
+      if (options.repeatable !== true || options.body instanceof Buffer === false && options.body !== undefined) throw error.coded;
+    }
+    try {
+      return await this.#attempt(method, path, options);
+    } catch (error) {
+      throw error instanceof DeadConnection ? error.coded : error;
+    }
+  }
+
+  #attempt(method: string, path: string, { headers = {}, body, headTimeoutMs = DEFAULT_HEAD_TIMEOUT_MS, signal }: CallOptions): Promise<IncomingMessage> {
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted) {
+        reject(new CodedError("client_closed_request", `${method} ${path} was not sent: the request was cancelled`));
+        return;
+      }
+      const allHeaders: OutgoingHttpHeaders = { ...headers, authorization: this.#authorization };
+      if (body instanceof Buffer) allHeaders["content-length"] = body.length;
+      const isStream = body !== undefined && !(body instanceof Buffer);
+      // An upload cannot be sent again, so it never risks a kept connection that the host has just closed.
+      const outgoing = httpRequest({ ...this.#target, agent: isStream ? false : this.#agent, method, path, headers: allHeaders });
+      let answered = false;
+      const fail = (error: Error): void => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", onAbort);
+        reject(error);
+      };
+      const onAbort = (): void => {
+        outgoing.destroy();
+        fail(new CodedError("client_closed_request", `${method} ${path} was cancelled by the client`));
+      };
+      const timer =
+        headTimeoutMs === 0
+          ? undefined
+          : setTimeout(() => {
+              outgoing.destroy();
+              fail(new CodedError("host_unavailable", `the host did not answer ${method} ${path.split("?", 1)[0]} within ${headTimeoutMs} ms; try again, and see its log if it stays so`));
+            }, headTimeoutMs);
+      signal?.addEventListener("abort", onAbort, { once: true });
+      outgoing.once("response", (answer) => {
+        answered = true;
+        clearTimeout(timer);
+        answer.once("close", () => signal?.removeEventListener("abort", onAbort));
+        resolve(answer);
+      });
+      outgoing.on("error", (error: NodeJS.ErrnoException) => {
+        if (answered) return; // the answer's own error event tells its reader
+        const coded = new CodedError(
+          "host_unavailable",
+          `the host at ${this.#url} could not be reached (${error.code ?? error.message}); check that it runs, then try again`,
+          { cause: error },
+        );
+        const wasDead = outgoing.reusedSocket && (error.code === "ECONNRESET" || error.code === "EPIPE");
+        fail(wasDead ? new DeadConnection(coded) : coded);
+      });
+      if (isStream) {
+        pipeline(body, outgoing).catch((error: unknown) => {
+          // The sender failed or the host answered before it had read everything: in the second case the answer decides.
+          if (!answered) fail(new CodedError("client_closed_request", `the body of ${method} ${path.split("?", 1)[0]} ended before it was complete`, { cause: error }));
+        });
+      } else outgoing.end(body);
+    });
+  }
+
+  async #json<T>(method: string, path: string, options: CallOptions): Promise<T> {
+    const headers = options.body === undefined ? {} : { "content-type": "application/json" };
+    const answer = await this.call(method, path, { ...options, headers });
+    return JSON.parse((await readAll(answer, MAX_JSON_BYTES)).toString("utf8")) as T;
+  }
+}
+
+/** A kept-alive connection that the host had closed before it read the request. */
+class DeadConnection extends Error {
+  readonly coded: CodedError;
+
+  constructor(coded: CodedError) {
+    super(coded.message);
+    this.coded = coded;
+  }
+}
+
+/** Path of a port of a machine's guest. */
+export function guestPath(id: string, port: number, path: string): string {
+  return `${machinePath(id)}/ports/${port}${path}`;
+}
+
+function machinePath(id: string): string {
+  return `/v1/machines/${encodeURIComponent(id)}`;
+}
+
+function jsonBody(value: unknown): Buffer {
+  return Buffer.from(JSON.stringify(value));
+}
+
+function withSignal(signal: AbortSignal | undefined): { signal?: AbortSignal } {
+  return signal === undefined ? {} : { signal };
+}
+
+async function unlessNotFound<T>(answer: Promise<T>): Promise<T | undefined> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof CodedError && (error.code === "sandbox_not_found" || error.code === "not_found")) return undefined;
+    throw error;
+  }
+}
+
+/** Reads a body of at most `maxBytes`. @throws CodedError host_unavailable when it is larger or breaks off. */
+export async function readAll(answer: IncomingMessage, maxBytes: number): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  try {
+    for await (const chunk of answer as AsyncIterable<Buffer>) {
+      bytes += chunk.length;
+      if (bytes > maxBytes) throw new CodedError("host_unavailable", `the host's answer is larger than the ${maxBytes} bytes allowed`);
+      chunks.push(chunk);
+    }
+  } catch (error) {
+    if (error instanceof CodedError) throw error;
+    throw new CodedError("host_unavailable", "the host's answer broke off; try again", { cause: error });
+  }
+  return chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : Buffer.concat(chunks, bytes);
+}
+

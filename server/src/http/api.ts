@@ -1,0 +1,310 @@
+import { createHash } from "node:crypto";
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { HttpBindings } from "@hono/node-server";
+import { OpenAPIHono, type RouteConfig } from "@hono/zod-openapi";
+import type { Clock, Log } from "@torpor/base";
+import { CodedError, LIMITS, randomText, type Scope } from "@torpor/protocol";
+import type { Context } from "hono";
+import { z } from "zod";
+import type { Authenticator, Caller } from "../auth/authenticator.ts";
+import { idempotencySlot } from "../store/idempotency-store.ts";
+import { sendError, sendJson, toCodedError } from "./answer.ts";
+import { checkInput } from "./check-input.ts";
+import { Idempotency } from "./idempotency.ts";
+import type { Metrics } from "./metrics.ts";
+import { parseJson, readBody } from "./read-body.ts";
+
+type Method = "get" | "post" | "put" | "patch" | "delete";
+
+/** What the reference says of one possible answer. */
+export interface DocumentedAnswer {
+  description: string;
+  schema?: z.ZodType;
+  /** Default `application/json`. */
+  mediaType?: string;
+}
+
+export interface EndpointDefinition<Query extends z.ZodType, Body extends z.ZodType> {
+  method: Method;
+  /** With `{name}` for its variable parts. */
+  path: string;
+  tag: string;
+  summary: string;
+  description?: string;
+  /** Scope the API key needs; null for a route open to all. */
+  scope: Scope | null;
+  /** Query parameters; without it any are let pass unread. */
+  query?: Query;
+  /** JSON body, read and checked. Without it the body is left to the endpoint. */
+  body?: Body;
+  /** Media type of a raw body, for the reference. */
+  rawBody?: string;
+  /** Largest JSON body, bytes. Default 2 MiB. */
+  maxBodyBytes?: number;
+  answers: Record<number, DocumentedAnswer>;
+}
+
+/** One request on its way through an endpoint. */
+export interface Call<Query, Body> {
+  readonly incoming: IncomingMessage;
+  readonly outgoing: ServerResponse;
+  readonly requestId: string;
+  readonly query: Query;
+  readonly body: Body;
+  /** The body as it came; empty for an endpoint without a JSON body. */
+  readonly rawBody: Buffer;
+  /** Value of a variable part of the path. */
+  param(name: string): string;
+  /** Who asks. @throws Error on a route that is open to all. */
+  readonly caller: Caller;
+  readonly idempotencyKey: string | undefined;
+  /** Aborts when the client leaves before it has the whole answer. */
+  readonly signal: AbortSignal;
+  /** Adds to the request's one log line. */
+  note(fields: Record<string, unknown>): void;
+}
+
+/** A JSON answer, or `sent` when the endpoint has written its own. */
+export type Answer = { status: number; body: unknown; headers?: Record<string, string> } | "sent";
+
+export interface ApiOptions {
+  authenticator: Authenticator;
+  idempotency: Idempotency;
+  metrics: Metrics;
+  clock: Clock;
+  log: Log;
+}
+
+interface PathMethods {
+  pattern: RegExp;
+  methods: Set<string>;
+}
+
+const REQUEST_ID_PATTERN = /^[\w.:-]{1,64}$/;
+const ALREADY_SENT = { headers: { "x-hono-already-sent": "true" } };
+
+/**
+ * The HTTP edge: routes, and what every request goes through on its way to one. Endpoints answer on Node's own
+ * response: bodies stream with its backpressure and a JSON answer costs one write.
+ */
+export class Api {
+  readonly app: OpenAPIHono<{ Bindings: HttpBindings }>;
+  readonly #options: ApiOptions;
+  readonly #paths = new Map<string, PathMethods>();
+
+  constructor(options: ApiOptions) {
+    this.#options = options;
+    this.app = new OpenAPIHono<{ Bindings: HttpBindings }>();
+  }
+
+  /** Adds one endpoint and its entry in the reference. */
+  add<Query extends z.ZodType = z.ZodNever, Body extends z.ZodType = z.ZodNever>(
+    definition: EndpointDefinition<Query, Body>,
+    run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer> | Answer,
+  ): void {
+    this.app.openAPIRegistry.registerPath(toRouteConfig(definition));
+    const methods = this.#paths.get(definition.path) ?? { pattern: pathPattern(definition.path), methods: new Set() };
+    methods.methods.add(definition.method.toUpperCase());
+    if (definition.method === "get") methods.methods.add("HEAD");
+    this.#paths.set(definition.path, methods);
+    const honoPath = definition.path.replaceAll(/\{(\w+)\}/g, ":$1");
+    this.app.on(definition.method.toUpperCase(), honoPath, (context) => this.#handle(definition, run, context));
+  }
+
+  /** Adds the answers to what has no route. To be called once, after the last endpoint. */
+  finish(): void {
+    this.app.all("*", (context) => this.#unrouted(context));
+  }
+
+  async #handle<Query extends z.ZodType, Body extends z.ZodType>(
+    definition: EndpointDefinition<Query, Body>,
+    run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer> | Answer,
+    context: Context<{ Bindings: HttpBindings }>,
+  ): Promise<Response> {
+    const { incoming, outgoing } = context.env;
+    const { authenticator, log } = this.#options;
+    const requestId = requestIdOf(incoming);
+    outgoing.setHeader("x-request-id", requestId);
+    const notes: Record<string, unknown> = {};
+    this.#logWhenDone(`${definition.method.toUpperCase()} ${definition.path}`, incoming, outgoing, requestId, notes);
+    try {
+      const caller = definition.scope === null ? undefined : await authenticator.authenticate(incoming.headers, definition.scope);
+      if (caller?.key.tenant != null) notes["tenant"] = caller.key.tenant;
+      const id = context.req.param("id");
+      if (id !== undefined) notes["sandboxId"] = id.slice(0, 80);
+      const query = definition.query === undefined ? undefined : checkInput(definition.query, queryOf(context), "query");
+      const idempotencyKey = definition.method === "post" ? Idempotency.keyOf(incoming.headers["idempotency-key"]) : undefined;
+      let rawBody: Buffer = Buffer.alloc(0);
+      let body: unknown;
+      if (definition.body !== undefined) {
+        rawBody = await readBody(incoming, definition.maxBodyBytes ?? LIMITS.maxJsonBodyBytes);
+        body = checkInput(definition.body, parseJson(rawBody, incoming.headers["content-type"]), "body");
+      }
+      const answer = await run(makeCall(context, { requestId, query, body, rawBody, caller, idempotencyKey, notes }));
+      if (answer !== "sent") sendJson(incoming, outgoing, answer.status, answer.body, answer.headers);
+    } catch (error) {
+      const coded = toCodedError(error, log, requestId);
+      notes["code"] = coded.code;
+      if (coded.status >= 500) notes["err"] = coded;
+      sendError(incoming, outgoing, coded, requestId);
+    }
+    return new Response(null, ALREADY_SENT);
+  }
+
+  /**
+   * Runs a POST once per `Idempotency-Key`, or plainly when it carries none.
+   *
+   * @param resumable whether it can go on from where a server that died left it.
+   */
+  async once(
+    call: Call<unknown, unknown>,
+    run: () => Promise<{ status: number; body: unknown }>,
+    resumable: boolean,
+  ): Promise<Answer> {
+    if (call.idempotencyKey === undefined) return await run();
+    const kept = await this.#options.idempotency.run({
+      slot: idempotencySlot(call.caller.scope, routeOf(call.incoming), call.idempotencyKey),
+      body: call.rawBody,
+      resumable,
+      signal: call.signal,
+      run: async () => {
+        const { status, body } = await run();
+        return { status, body: JSON.stringify(body) };
+      },
+    });
+    return keptAnswer(kept);
+  }
+
+  #logWhenDone(op: string, incoming: IncomingMessage, outgoing: ServerResponse, requestId: string, notes: Record<string, unknown>): void {
+    const { clock, log, metrics } = this.#options;
+    const startedAt = clock.monotonic();
+    outgoing.once("close", () => {
+      const durationMs = Math.round((clock.monotonic() - startedAt) * 1_000) / 1_000;
+      const status = outgoing.writableFinished ? outgoing.statusCode : 499;
+      metrics.request(op, status, durationMs);
+      const line = { op, outcome: status, durationMs, requestId, ...notes };
+      if (status >= 500) log.error(line);
+      else if (op === "GET /healthz" || op === "GET /metrics") log.debug(line);
+      else log.info(line);
+    });
+  }
+
+  #unrouted(context: Context<{ Bindings: HttpBindings }>): Response {
+    const { incoming, outgoing } = context.env;
+    const requestId = requestIdOf(incoming);
+    outgoing.setHeader("x-request-id", requestId);
+    const { path } = context.req;
+    const known = [...this.#paths.values()].filter(({ pattern }) => pattern.test(path));
+    this.#logWhenDone(`${incoming.method} (no route)`, incoming, outgoing, requestId, {});
+    if (known.length === 0) {
+      sendError(incoming, outgoing, new CodedError("not_found", `there is no route ${path.slice(0, 200)}; GET /docs lists them all`), requestId);
+    } else {
+      const allow = [...new Set(known.flatMap(({ methods }) => [...methods]))].sort().join(", ");
+      sendError(incoming, outgoing, new CodedError("method_not_allowed", `${incoming.method} is not a method of ${path.slice(0, 200)}; it has ${allow}`), requestId, { allow });
+    }
+    return new Response(null, ALREADY_SENT);
+  }
+}
+
+/** A kept answer on its way out. */
+export function keptAnswer(kept: { status: number; body: string | null; replayed: boolean }): Answer {
+  return { status: kept.status, body: kept.body, headers: kept.replayed ? { "idempotency-replayed": "true" } : {} };
+}
+
+/** Method and path with its query: what an `Idempotency-Key` is a key of. */
+export function routeOf(incoming: IncomingMessage): string {
+  const route = `${incoming.method} ${incoming.url}`;
+  return route.length <= 512 ? route : `${incoming.method} sha256:${createHash("sha256").update(route).digest("hex")}`;
+}
+
+function requestIdOf(incoming: IncomingMessage): string {
+  const given = incoming.headers["x-request-id"];
+  return typeof given === "string" && REQUEST_ID_PATTERN.test(given) ? given : `req_${randomText(20)}`;
+}
+
+function queryOf(context: Context): Record<string, string> {
+  return context.req.query();
+}
+
+function makeCall<Query, Body>(
+  context: Context<{ Bindings: HttpBindings }>,
+  parts: { requestId: string; query: unknown; body: unknown; rawBody: Buffer; caller: Caller | undefined; idempotencyKey: string | undefined; notes: Record<string, unknown> },
+): Call<Query, Body> {
+  const { incoming, outgoing } = context.env;
+  let left: AbortController | undefined;
+  return {
+    incoming,
+    outgoing,
+    requestId: parts.requestId,
+    query: parts.query as Query,
+    body: parts.body as Body,
+    rawBody: parts.rawBody,
+    idempotencyKey: parts.idempotencyKey,
+    param: (name) => context.req.param(name) ?? "",
+    get caller() {
+      if (parts.caller === undefined) throw new Error("a route that is open to all has no caller");
+      return parts.caller;
+    },
+    get signal() {
+      if (left === undefined) {
+        const controller = new AbortController();
+        left = controller;
+        if (outgoing.destroyed && !outgoing.writableFinished) controller.abort();
+        outgoing.once("close", () => {
+          if (!outgoing.writableFinished) controller.abort();
+        });
+      }
+      return left.signal;
+    },
+    note: (fields) => void Object.assign(parts.notes, fields),
+  };
+}
+
+function pathPattern(path: string): RegExp {
+  const literal = path.replaceAll(/[.*+?^$()|[\]\\]/g, String.raw`\$&`);
+  return new RegExp(`^${literal.replaceAll(/\{\w+\}/g, "[^/]+")}$`);
+}
+
+const errorSchema = z
+  .object({
+    error: z.object({
+      code: z.string(),
+      message: z.string(),
+      details: z.record(z.string(), z.unknown()),
+      request_id: z.string(),
+      retryable: z.boolean(),
+    }),
+  })
+  .describe("Every failure: what was tried, on what, why it failed and what to do.");
+
+function toRouteConfig<Query extends z.ZodType, Body extends z.ZodType>(definition: EndpointDefinition<Query, Body>): RouteConfig {
+  const names = [...definition.path.matchAll(/\{(\w+)\}/g)].map((match) => match[1] ?? "");
+  const request: NonNullable<RouteConfig["request"]> = {};
+  if (names.length > 0) request.params = z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
+  if (definition.query instanceof z.ZodObject) request.query = definition.query;
+  if (definition.body !== undefined) request.body = { required: true, content: { "application/json": { schema: definition.body } } };
+  else if (definition.rawBody !== undefined) request.body = { required: true, content: { [definition.rawBody]: { schema: z.string().meta({ format: "binary" }) } } };
+  if (definition.method === "post" && definition.scope !== null) {
+    request.headers = z.object({ "Idempotency-Key": z.string().max(255).optional().describe("The same key with the same body gives the first answer again; nothing runs twice.") });
+  }
+  const responses: RouteConfig["responses"] = {};
+  for (const [status, answer] of Object.entries(definition.answers)) {
+    responses[status] = {
+      description: answer.description,
+      ...(answer.schema === undefined && answer.mediaType === undefined
+        ? {}
+        : { content: { [answer.mediaType ?? "application/json"]: { schema: answer.schema ?? z.string() } } }),
+    };
+  }
+  responses["default"] = { description: "An error", content: { "application/json": { schema: errorSchema } } };
+  return {
+    method: definition.method,
+    path: definition.path,
+    tags: [definition.tag],
+    summary: definition.summary,
+    ...(definition.description === undefined ? {} : { description: definition.description }),
+    ...(definition.scope === null ? { security: [] } : { security: [{ apiKey: [] }], "x-scope": definition.scope }),
+    request,
+    responses,
+  };
+}

@@ -1,0 +1,53 @@
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { createLog, Scope, systemClock } from "@torpor/base";
+import { bootstrapKey } from "./auth/bootstrap-key.ts";
+import { readConfig, type ServerConfig } from "./config.ts";
+import { dropPrivileges, giveFolder } from "./drop-privileges.ts";
+import { liveInstance, writeInstance } from "./instance-record.ts";
+import { startServer } from "./start-server.ts";
+import { openDatabase } from "./store/open-database.ts";
+import { KeyStore } from "./store/key-store.ts";
+
+/** After SIGTERM the process is gone within this time, whatever still runs. */
+const EXIT_WITHIN_MS = 4_500;
+
+async function main(config: ServerConfig): Promise<void> {
+  const log = createLog({ name: "server", level: config.logLevel });
+  const runDir = join(config.stateDir, "run");
+  const serverDir = join(config.stateDir, "server");
+  mkdirSync(runDir, { recursive: true, mode: 0o755 });
+  mkdirSync(serverDir, { recursive: true, mode: 0o700 });
+  const recordFile = join(runDir, "server.json");
+  const other = liveInstance(recordFile);
+  if (other !== undefined) throw new Error(`a server of ${config.stateDir} runs already as pid ${other}; stop it with torpor down, or use another TORPOR_STATE_DIR`);
+
+  await using scope = new Scope();
+  const database = await openDatabase(config.database);
+  scope.defer(() => database.close());
+  const isNew = await bootstrapKey(new KeyStore(database), config.apiKeyFile, config.apiKeyOwner, systemClock);
+  if (isNew) log.info({ op: "bootstrap", outcome: "admin key written", apiKeyFile: config.apiKeyFile });
+  const server = await startServer({ database, host: { url: config.hostUrl, token: config.hostToken }, listen: config.listen, log });
+  scope.defer(() => server.close());
+  writeInstance(recordFile, server.url);
+  if (config.runAs !== undefined) {
+    if (config.database.kind === "sqlite") giveFolder(serverDir, config.runAs);
+    dropPrivileges(config.runAs);
+  }
+  process.stdout.write(`${JSON.stringify({ ready: true, url: server.url, pid: process.pid })}\n`);
+  log.info({ op: "start", outcome: "serving", url: server.url, store: database.kind });
+
+  const signal = await new Promise<string>((resolve) => {
+    for (const name of ["SIGTERM", "SIGINT"] as const) process.once(name, () => resolve(name));
+  });
+  log.info({ op: "stop", outcome: "stopping", signal });
+  setTimeout(() => process.exit(0), EXIT_WITHIN_MS).unref();
+}
+
+try {
+  await main(readConfig(process.env));
+  process.exit(0);
+} catch (error) {
+  process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`);
+  process.exit(1);
+}

@@ -1,0 +1,24 @@
+import type { Clock, Log } from "@torpor/base";
+import type { Placement } from "../host/placement.ts";
+import type { Api } from "../http/api.ts";
+import type { Idempotency } from "../http/idempotency.ts";
+import type { Metrics } from "../http/metrics.ts";
+import type { ActivityLog } from "../sandbox/activity-log.ts";
+import type { Sandboxes } from "../sandbox/sandboxes.ts";
+import type { KeyStore } from "../store/key-store.ts";
+import type { SandboxStore } from "../store/sandbox-store.ts";
+
+/** What routes are made from. */
+export interface RouteDeps {
+  api: Api;
+  sandboxes: Sandboxes;
+  sandboxStore: SandboxStore;
+  keyStore: KeyStore;
+  placement: Placement;
+  idempotency: Idempotency;
+  activity: ActivityLog;
+  metrics: Metrics;
+  clock: Clock;
+  log: Log;
+  version: string;
+}

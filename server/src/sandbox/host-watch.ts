@@ -1,0 +1,207 @@
+import type { Clock, Log } from "@torpor/base";
+import { CodedError, type HostEvent, type Machine } from "@torpor/protocol";
+import type { HostLink, PlacedHost } from "../host/placement.ts";
+import type { SandboxRecord } from "../store/sandbox-record.ts";
+import type { SandboxStore } from "../store/sandbox-store.ts";
+import type { Sandboxes } from "./sandboxes.ts";
+
+export interface HostWatchOptions {
+  link: HostLink;
+  store: SandboxStore;
+  sandboxes: Sandboxes;
+  clock: Clock;
+  log: Log;
+  /** A record or machine younger than this may be one half of a create under way elsewhere. Default 30,000. */
+  newbornGraceMs?: number;
+  /** Between full comparisons while the host stays connected. Default 60,000. */
+  reconcileEveryMs?: number;
+  /** How long one poll waits for events. Default 20,000. */
+  pollMs?: number;
+}
+
+const FIRST_BACKOFF_MS = 100;
+const MAX_BACKOFF_MS = 5_000;
+
+/**
+ * Keeps the records of one host true: follows its events, and on every (re)connect compares both sides in full.
+ *
+ * An error on either side ends the comparison without an action: a host or store that cannot be read never means that
+ * nothing exists.
+ */
+export class HostWatch {
+  readonly #options: Required<HostWatchOptions>;
+  readonly #closing = new AbortController();
+  #running: Promise<void> | undefined;
+  #wake: AbortController = new AbortController();
+  #connected = false;
+
+  constructor(options: HostWatchOptions) {
+    this.#options = { newbornGraceMs: 30_000, reconcileEveryMs: 60_000, pollMs: 20_000, ...options };
+  }
+
+  /** Whether the last poll of the host worked. */
+  get connected(): boolean {
+    return this.#connected;
+  }
+
+  start(): void {
+    this.#running ??= this.#run();
+  }
+
+  /** Compares both sides soon instead of at the next turn. */
+  reconcileSoon(): void {
+    this.#wake.abort();
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort();
+    this.#wake.abort();
+    await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    const { clock, log } = this.#options;
+    let backoffMs = FIRST_BACKOFF_MS;
+    while (!this.#closing.signal.aborted) {
+      try {
+        await this.#follow(() => {
+          backoffMs = FIRST_BACKOFF_MS;
+        });
+      } catch (error) {
+        if (this.#closing.signal.aborted) break;
+        if (this.#connected || backoffMs === FIRST_BACKOFF_MS) log.warn({ op: "host.watch", outcome: "disconnected", err: error });
+        this.#connected = false;
+      }
+      await this.#pause(backoffMs, clock);
+      backoffMs = Math.min(backoffMs * 2, MAX_BACKOFF_MS);
+    }
+  }
+
+  #pause(delayMs: number, clock: Clock): Promise<void> {
+    return new Promise((resolve) => {
+      if (this.#closing.signal.aborted) return resolve();
+      const cancel = clock.after(delayMs, done);
+      const { signal } = this.#closing;
+      signal.addEventListener("abort", done, { once: true });
+      function done(): void {
+        cancel();
+        signal.removeEventListener("abort", done);
+        resolve();
+      }
+    });
+  }
+
+  async #follow(onConnected: () => void): Promise<void> {
+    const { link, clock, log, pollMs, reconcileEveryMs } = this.#options;
+    await link.health();
+    const host = await link.host();
+    let after = await this.#catchUp(host);
+    for (;;) {
+      const startedAt = clock.monotonic();
+      await this.reconcile(host);
+      if (!this.#connected) log.info({ op: "host.watch", outcome: "connected", host: host.hostId, durationMs: clock.monotonic() - startedAt });
+      this.#connected = true;
+      onConnected();
+      while (clock.monotonic() - startedAt < reconcileEveryMs) {
+        const batch = await this.#poll(host, after, pollMs);
+        if (batch === "woken") break;
+        if (batch.lastSeq < after) return; // the host's journal began anew: connect again from its start
+        for (const event of batch.events) await this.#apply(host, event);
+        after = batch.lastSeq;
+      }
+      if (this.#closing.signal.aborted) return;
+    }
+  }
+
+  async #poll(host: PlacedHost, after: number, waitMs: number): Promise<{ events: HostEvent[]; lastSeq: number } | "woken"> {
+    if (this.#wake.signal.aborted) this.#wake = new AbortController();
+    const wake = this.#wake.signal;
+    try {
+      const { events, last_seq } = await host.client.events(after, waitMs, AbortSignal.any([wake, this.#closing.signal]));
+      return { events, lastSeq: last_seq };
+    } catch (error) {
+      if (wake.aborted || this.#closing.signal.aborted) return "woken";
+      throw error;
+    }
+  }
+
+  /** The number of the newest event: what came before it is covered by the comparison that follows. */
+  async #catchUp(host: PlacedHost): Promise<number> {
+    let after = 0;
+    for (;;) {
+      const batch = await host.client.events(after, 0, this.#closing.signal);
+      if (batch.events.length === 0 || batch.last_seq <= after) return Math.max(after, batch.last_seq);
+      after = batch.last_seq;
+    }
+  }
+
+  async #apply(host: PlacedHost, event: HostEvent): Promise<void> {
+    const { store, sandboxes, log } = this.#options;
+    const record = await store.findOnHost(host.scope, event.machine_id);
+    if (record === undefined || record.state === "destroyed") return;
+    if (sandboxes.isCreating(record.id)) return; // the create under way hears of it in its own answer
+    if (event.type === "started" && record.state === "creating") await sandboxes.adopt(record, event.machine);
+    else if (event.type === "ended") {
+      const ended = await sandboxes.noteEnded(record, event.machine);
+      log.info({ op: "sandbox.ended", outcome: ended.reason, sandboxId: ended.id, tenant: ended.tenant });
+    } else if (event.type === "deadline_changed") await store.setDeadline(record, event.machine.deadline_unix_ms);
+  }
+
+  /**
+   * One comparison in both directions. The host's list is read before the records, and everything younger than the
+   * grace is left alone, so that neither side's newborns look like orphans.
+   */
+  async reconcile(host: PlacedHost): Promise<void> {
+    const { store } = this.#options;
+    const machines = new Map((await host.client.listMachines(this.#closing.signal)).map((machine) => [machine.id, machine]));
+    const records = await store.liveOnHost(host.scope);
+    for (const record of records) await this.#unlessRefused(record.id, () => this.#settle(host, record, machines.get(record.id)));
+    const known = new Set(records.map((record) => record.id));
+    for (const machine of machines.values()) {
+      if (!known.has(machine.id) && (machine.state === "running" || machine.state === "creating")) {
+        await this.#unlessRefused(machine.id, () => this.#removeOrphan(host, machine));
+      }
+    }
+  }
+
+  /** One sandbox the host cannot deal with must not keep the others from being looked at. */
+  async #unlessRefused(id: string, step: () => Promise<void>): Promise<void> {
+    try {
+      await step();
+    } catch (error) {
+      if (!(error instanceof CodedError) || error.code === "host_unavailable" || error.code === "client_closed_request") throw error;
+      this.#options.log.warn({ op: "sandbox.reconcile", outcome: error.code, sandboxId: id, err: error });
+    }
+  }
+
+  async #settle(host: PlacedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
+    const { sandboxes, store, clock, log, newbornGraceMs } = this.#options;
+    if (sandboxes.isCreating(record.id)) return;
+    if (record.state === "destroying" || record.state === "failed") {
+      await sandboxes.destroy(record, "user");
+      return;
+    }
+    const machine = listed ?? (await host.client.findMachine(record.id, this.#closing.signal));
+    if (machine === undefined) {
+      if (clock.now() - record.createdAt < newbornGraceMs) return;
+      const reason = record.state === "creating" ? "create_failed" : "host_lost";
+      log.warn({ op: "sandbox.reconcile", outcome: reason, sandboxId: record.id, tenant: record.tenant });
+      await sandboxes.noteGone(record, reason);
+    } else if (machine.state === "ended") {
+      await (record.state === "creating" ? sandboxes.noteGone(record, "create_failed", machine) : sandboxes.noteEnded(record, machine));
+    } else if (machine.state === "running" && record.state === "creating") {
+      await sandboxes.adopt(record, machine);
+    } else if (machine.state === "running" && record.expiresAt !== machine.deadline_unix_ms) {
+      await store.setDeadline(record, machine.deadline_unix_ms);
+    }
+  }
+
+  async #removeOrphan(host: PlacedHost, machine: Machine): Promise<void> {
+    const { store, clock, log, newbornGraceMs } = this.#options;
+    if (clock.now() - Date.parse(machine.created_at) < newbornGraceMs) return;
+    const record = await store.findOnHost(host.scope, machine.id);
+    if (record !== undefined && record.state !== "destroyed") return; // made since the lists were read
+    log.warn({ op: "sandbox.reconcile", outcome: "orphan removed", sandboxId: machine.id, tenant: machine.tenant });
+    await host.client.deleteMachine(machine.id, record?.reason ?? "host_lost");
+  }
+}

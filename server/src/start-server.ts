@@ -1,0 +1,113 @@
+import { createServer, type Server } from "node:http";
+import type { AddressInfo, Socket } from "node:net";
+import { getRequestListener } from "@hono/node-server";
+import { type Clock, type Log, Scope, systemClock } from "@torpor/base";
+import { randomText } from "@torpor/protocol";
+import { Authenticator } from "./auth/authenticator.ts";
+import { HostClient } from "./host/host-client.ts";
+import { FixedPlacement, HostLink } from "./host/placement.ts";
+import { Housekeeping } from "./housekeeping.ts";
+import { Api } from "./http/api.ts";
+import { Idempotency } from "./http/idempotency.ts";
+import { Metrics } from "./http/metrics.ts";
+import { addRoutes } from "./routes/add-routes.ts";
+import { ActivityLog } from "./sandbox/activity-log.ts";
+import { HostWatch } from "./sandbox/host-watch.ts";
+import { Sandboxes } from "./sandbox/sandboxes.ts";
+import { IdempotencyStore } from "./store/idempotency-store.ts";
+import { KeyStore } from "./store/key-store.ts";
+import type { Database } from "./store/open-database.ts";
+import { SandboxStore } from "./store/sandbox-store.ts";
+import { VERSION } from "./version.ts";
+
+export interface StartServerOptions {
+  database: Database;
+  host: { url: string; token: string };
+  /** Default 127.0.0.1 and a free port. */
+  listen?: { host: string; port: number };
+  log: Log;
+  clock?: Clock;
+  /** Timings of the host watch, for tests. */
+  watch?: { newbornGraceMs?: number; reconcileEveryMs?: number; pollMs?: number };
+}
+
+export interface RunningServer {
+  readonly url: string;
+  readonly sandboxStore: SandboxStore;
+  readonly keyStore: KeyStore;
+  readonly watch: HostWatch;
+  /** Stops serving: requests under way get up to 3 s. The database stays open; it is the caller's. */
+  close(): Promise<void>;
+}
+
+/** Requests under way when the server stops get this long. */
+const CLOSE_GRACE_MS = 3_000;
+
+/** Wires the control plane together and serves. @throws when the address cannot be listened on. */
+export async function startServer(options: StartServerOptions): Promise<RunningServer> {
+  const { database, log, clock = systemClock } = options;
+  await using scope = new Scope();
+  const client = new HostClient(options.host);
+  scope.defer(() => client.close());
+  const placement = new FixedPlacement([new HostLink(client, clock)], log);
+  const sandboxStore = new SandboxStore(database);
+  const keyStore = new KeyStore(database);
+  const idempotencyStore = new IdempotencyStore(database);
+  const sandboxes = new Sandboxes({ store: sandboxStore, placement, clock, log });
+  const activity = new ActivityLog(sandboxStore, clock, log);
+  scope.defer(() => activity.flush());
+  const idempotency = new Idempotency({ store: idempotencyStore, owner: `srv_${randomText(20)}`, shared: database.kind === "postgres", clock, log });
+  scope.defer(() => idempotency.close());
+  const metrics = new Metrics();
+  const api = new Api({ authenticator: new Authenticator(keyStore, clock, log), idempotency, metrics, clock, log });
+  const [link] = placement.links;
+  if (link === undefined) throw new Error("a server needs a host");
+  const watch = new HostWatch({ link, store: sandboxStore, sandboxes, clock, log, ...options.watch });
+  addRoutes({ api, sandboxes, sandboxStore, keyStore, placement, idempotency, activity, metrics, clock, log, version: VERSION });
+  const listener = getRequestListener(api.app.fetch, { overrideGlobalObjects: false, autoCleanupIncoming: false });
+  const server = createServer(
+    // Head limits are Node's own; a body may take as long as it is sent, since files of any size stream through here.
+    { noDelay: true, keepAliveTimeout: 65_000, headersTimeout: 30_000, requestTimeout: 0, maxHeaderSize: 32 * 1024 },
+    (incoming, outgoing) => void listener(incoming, outgoing),
+  );
+  const sockets = new Set<Socket>();
+  server.on("connection", (socket) => {
+    sockets.add(socket);
+    socket.once("close", () => sockets.delete(socket));
+  });
+  const { host, port } = options.listen ?? { host: "127.0.0.1", port: 0 };
+  await listen(server, host, port);
+  scope.defer(() => closeServer(server, sockets));
+  const housekeeping = new Housekeeping(sandboxStore, idempotencyStore, clock, log);
+  housekeeping.start();
+  scope.defer(() => housekeeping.close());
+  watch.start();
+  scope.defer(() => watch.close());
+  const owned = scope.move();
+  const address = server.address() as AddressInfo;
+  const shownHost = address.family === "IPv6" ? `[${address.address}]` : address.address;
+  return { url: `http://${shownHost}:${address.port}`, sandboxStore, keyStore, watch, close: () => owned.close() };
+}
+
+function listen(server: Server, host: string, port: number): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once("error", reject);
+    server.listen({ host, port }, () => {
+      server.off("error", reject);
+      resolve();
+    });
+  });
+}
+
+function closeServer(server: Server, sockets: Set<Socket>): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => {
+      for (const socket of sockets) socket.destroy();
+    }, CLOSE_GRACE_MS);
+    server.close(() => {
+      clearTimeout(timer);
+      resolve();
+    });
+    server.closeIdleConnections();
+  });
+}

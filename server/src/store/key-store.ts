@@ -1,0 +1,120 @@
+import type { Kysely, Selectable } from "kysely";
+import type { ApiKey, Scope } from "@torpor/protocol";
+import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { Database } from "./open-database.ts";
+import { parseJsonColumn } from "./sandbox-record.ts";
+import type { KeyTable, Tables } from "./schema.ts";
+
+export interface KeyRecord {
+  id: string;
+  account: string;
+  name: string;
+  prefix: string;
+  tenant: string | null;
+  scopes: readonly Scope[];
+  /** Unix milliseconds, as are all times. */
+  createdAt: number;
+  expiresAt: number | null;
+  lastUsedAt: number | null;
+  revokedAt: number | null;
+}
+
+export interface NewKey {
+  id: string;
+  account: string;
+  name: string;
+  prefix: string;
+  hash: string;
+  tenant: string | null;
+  scopes: readonly Scope[];
+  createdAt: number;
+  expiresAt: number | null;
+}
+
+function toKeyRecord(row: Selectable<KeyTable>): KeyRecord {
+  return {
+    id: row.id,
+    account: row.account,
+    name: row.name,
+    prefix: row.prefix,
+    tenant: row.tenant,
+    scopes: parseJsonColumn(row.scopes) as Scope[],
+    createdAt: row.created_at,
+    expiresAt: row.expires_at,
+    lastUsedAt: row.last_used_at,
+    revokedAt: row.revoked_at,
+  };
+}
+
+const isoOrNull = (unixMs: number | null): string | null => (unixMs === null ? null : new Date(unixMs).toISOString());
+
+/** Record to what the API shows: never the key or its hash. */
+export function toApiKey(record: KeyRecord): ApiKey {
+  return {
+    id: record.id,
+    name: record.name,
+    prefix: record.prefix,
+    tenant: record.tenant,
+    scopes: [...record.scopes],
+    created_at: new Date(record.createdAt).toISOString(),
+    expires_at: isoOrNull(record.expiresAt),
+    last_used_at: isoOrNull(record.lastUsedAt),
+    revoked_at: isoOrNull(record.revokedAt),
+  };
+}
+
+/** API keys. Only their hashes are kept; a key bound to a tenant manages that tenant's keys alone. */
+export class KeyStore {
+  readonly #db: Kysely<Tables>;
+
+  constructor(database: Database) {
+    this.#db = database.db;
+  }
+
+  async insert(key: NewKey): Promise<KeyRecord> {
+    const row = {
+      id: key.id,
+      account: key.account,
+      name: key.name,
+      prefix: key.prefix,
+      hash: key.hash,
+      tenant: key.tenant,
+      scopes: JSON.stringify(key.scopes),
+      created_at: key.createdAt,
+      expires_at: key.expiresAt,
+      last_used_at: null,
+      revoked_at: null,
+    };
+    await this.#db.insertInto("api_keys").values(row).execute();
+    return toKeyRecord(row);
+  }
+
+  /** The key with this hash, revoked and expired ones too. Read on every request: a revocation counts at once. */
+  async findByHash(hash: string): Promise<KeyRecord | undefined> {
+    const row = await this.#db.selectFrom("api_keys").selectAll().where("hash", "=", hash).executeTakeFirst();
+    return row === undefined ? undefined : toKeyRecord(row);
+  }
+
+  /** The caller's keys, newest first, at most 1,000. */
+  async list(scope: TenantScope): Promise<KeyRecord[]> {
+    let query = this.#db.selectFrom("api_keys").selectAll().where("account", "=", scope.account);
+    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
+    const rows = await query.orderBy("created_at", "desc").orderBy("id", "desc").limit(1_000).execute();
+    return rows.map(toKeyRecord);
+  }
+
+  /** Revokes one of the caller's keys; a second time changes nothing. @returns undefined when it is not the caller's. */
+  async revoke(scope: TenantScope, id: string, revokedAt: number): Promise<KeyRecord | undefined> {
+    let update = this.#db.updateTable("api_keys").set({ revoked_at: revokedAt }).where("id", "=", id).where("account", "=", scope.account).where("revoked_at", "is", null);
+    if (scope.tenant !== null) update = update.where("tenant", "=", scope.tenant);
+    await update.execute();
+    let query = this.#db.selectFrom("api_keys").selectAll().where("id", "=", id).where("account", "=", scope.account);
+    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
+    const row = await query.executeTakeFirst();
+    return row === undefined ? undefined : toKeyRecord(row);
+  }
+
+  async markUsed(key: KeyRecord, usedAt: number): Promise<void> {
+    await this.#db.updateTable("api_keys").set({ last_used_at: usedAt }).where("id", "=", key.id).execute();
+  }
+}

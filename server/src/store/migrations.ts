@@ -1,0 +1,92 @@
+import { type Kysely, type Migration, type MigrationProvider, sql } from "kysely";
+
+/** Column types that differ between the two databases. */
+export interface ColumnTypes {
+  json: "text" | "jsonb";
+  /** Unix milliseconds. */
+  time: "integer" | "bigint";
+  real: "real" | "double precision";
+}
+
+export const SQLITE_COLUMNS: ColumnTypes = { json: "text", time: "integer", real: "real" };
+export const POSTGRES_COLUMNS: ColumnTypes = { json: "jsonb", time: "bigint", real: "double precision" };
+
+/** Schema changes in order; a released one is never edited. */
+function migrations(types: ColumnTypes): Record<string, Migration> {
+  return {
+    "0001_sandboxes_keys_idempotency": {
+      async up(db: Kysely<unknown>): Promise<void> {
+        const json = sql.raw<string>(types.json);
+        const time = sql.raw<number>(types.time);
+        await db.schema
+          .createTable("sandboxes")
+          .addColumn("id", "text", (column) => column.primaryKey())
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("tenant", "text", (column) => column.notNull())
+          .addColumn("name", "text")
+          .addColumn("state", "text", (column) => column.notNull())
+          .addColumn("generation", "integer", (column) => column.notNull())
+          .addColumn("reason", "text")
+          .addColumn("template", "text", (column) => column.notNull())
+          .addColumn("driver", "text")
+          .addColumn("metadata", json, (column) => column.notNull())
+          .addColumn("cpu", sql.raw(types.real), (column) => column.notNull())
+          .addColumn("memory_mb", "integer", (column) => column.notNull())
+          .addColumn("disk_mb", "integer", (column) => column.notNull())
+          .addColumn("network", "text", (column) => column.notNull())
+          .addColumn("on_expire", "text", (column) => column.notNull())
+          .addColumn("host", "text", (column) => column.notNull())
+          .addColumn("attestation", json)
+          .addColumn("created_at", time, (column) => column.notNull())
+          .addColumn("started_at", time)
+          .addColumn("expires_at", time)
+          .addColumn("last_activity_at", time, (column) => column.notNull())
+          .addColumn("ended_at", time)
+          .execute();
+        await db.schema
+          .createIndex("sandboxes_page")
+          .on("sandboxes")
+          .columns(["account", "created_at", "id"])
+          .execute();
+        await db.schema.createIndex("sandboxes_tenant_page").on("sandboxes").columns(["account", "tenant", "created_at", "id"]).execute();
+        await db.schema.createIndex("sandboxes_host_state").on("sandboxes").columns(["host", "state"]).execute();
+        await db.schema.createIndex("sandboxes_ended").on("sandboxes").columns(["ended_at"]).execute();
+        await db.schema
+          .createTable("api_keys")
+          .addColumn("id", "text", (column) => column.primaryKey())
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("name", "text", (column) => column.notNull())
+          .addColumn("prefix", "text", (column) => column.notNull())
+          .addColumn("hash", "text", (column) => column.notNull().unique())
+          .addColumn("tenant", "text")
+          .addColumn("scopes", json, (column) => column.notNull())
+          .addColumn("created_at", time, (column) => column.notNull())
+          .addColumn("expires_at", time)
+          .addColumn("last_used_at", time)
+          .addColumn("revoked_at", time)
+          .execute();
+        await db.schema
+          .createTable("idempotency")
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("tenant", "text", (column) => column.notNull())
+          .addColumn("route", "text", (column) => column.notNull())
+          .addColumn("key", "text", (column) => column.notNull())
+          .addColumn("body_hash", "text", (column) => column.notNull())
+          .addColumn("owner", "text", (column) => column.notNull())
+          .addColumn("heartbeat_at", time, (column) => column.notNull())
+          .addColumn("created_at", time, (column) => column.notNull())
+          .addColumn("progress", "text")
+          .addColumn("status", "integer")
+          .addColumn("body", "text")
+          .addPrimaryKeyConstraint("idempotency_pk", ["account", "tenant", "route", "key"])
+          .execute();
+        await db.schema.createIndex("idempotency_age").on("idempotency").columns(["created_at"]).execute();
+      },
+    },
+  };
+}
+
+/** The migrations of one database, for kysely's migrator. */
+export function migrationProvider(types: ColumnTypes): MigrationProvider {
+  return { getMigrations: () => Promise.resolve(migrations(types)) };
+}

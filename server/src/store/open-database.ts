@@ -1,0 +1,78 @@
+import { chmodSync } from "node:fs";
+import Sqlite from "better-sqlite3";
+import { Kysely, Migrator, PostgresDialect, SqliteDialect } from "kysely";
+import pg from "pg";
+import { migrationProvider, POSTGRES_COLUMNS, SQLITE_COLUMNS } from "./migrations.ts";
+import type { Tables } from "./schema.ts";
+
+export interface Database {
+  readonly kind: "sqlite" | "postgres";
+  readonly db: Kysely<Tables>;
+  close(): Promise<void>;
+}
+
+/** Where the records are kept: a SQLite file, or a PostgreSQL URL for several servers. */
+export type DatabaseLocation = { kind: "sqlite"; path: string } | { kind: "postgres"; url: string };
+
+/** PostgreSQL's type number of `bigint`, which pg gives as text unless told otherwise. Our values are milliseconds. */
+const PG_INT8 = 20;
+
+/** Opens the database and brings its schema up to date. @throws the driver's error, or the failed migration's. */
+export async function openDatabase(location: DatabaseLocation): Promise<Database> {
+  const database = location.kind === "sqlite" ? openSqlite(location.path) : openPostgres(location.url);
+  try {
+    const types = location.kind === "sqlite" ? SQLITE_COLUMNS : POSTGRES_COLUMNS;
+    const migrator = new Migrator({ db: database.db, provider: migrationProvider(types) });
+    const { error } = await migrator.migrateToLatest();
+    if (error !== undefined) throw error;
+    return database;
+  } catch (error) {
+    await database.close().catch(() => {}); // what failed first is what a person needs to see
+    throw error;
+  }
+}
+
+/**
+ * WAL with `synchronous=FULL`: every commit reaches the disk, so a revoked key stays revoked and an answered create
+ * stays recorded over a power cut. Measured on a virtio disk: 0.18 ms a commit against 0.02 with NORMAL, at most three
+ * commits a create. Statements are prepared once and kept: kysely gives the same text for the same query.
+ */
+function openSqlite(path: string): Database {
+  const file = new Sqlite(path);
+  chmodSync(path, 0o600);
+  file.pragma("journal_mode = WAL");
+  file.pragma("synchronous = FULL");
+  file.pragma("busy_timeout = 5000");
+  file.pragma("foreign_keys = ON");
+  const statements = new Map<string, Sqlite.Statement>();
+  const prepared = {
+    close: () => file.close(),
+    prepare(text: string) {
+      let statement = statements.get(text);
+      if (statement === undefined) {
+        if (statements.size >= 256) statements.clear(); // filters make many texts; none is worth keeping for ever
+        statement = file.prepare(text);
+        statements.set(text, statement);
+      }
+      return statement;
+    },
+  };
+  const db = new Kysely<Tables>({ dialect: new SqliteDialect({ database: prepared }) });
+  return { kind: "sqlite", db, close: () => db.destroy() };
+}
+
+function openPostgres(url: string): Database {
+  const pool = new pg.Pool({
+    connectionString: url,
+    max: 16,
+    connectionTimeoutMillis: 5_000,
+    statement_timeout: 15_000,
+    types: {
+      getTypeParser: (oid: number, format?: "text" | "binary") =>
+        oid === PG_INT8 && format !== "binary" ? Number : pg.types.getTypeParser(oid, format ?? "text"),
+    },
+  });
+  pool.on("error", () => {}); // an idle connection that breaks is replaced by the next query
+  const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool }) });
+  return { kind: "postgres", db, close: () => db.destroy() };
+}

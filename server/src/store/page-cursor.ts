@@ -1,0 +1,27 @@
+import { CodedError } from "@torpor/protocol";
+
+/** Place in a list that is sorted newest first: the last item shown. */
+export interface PageCursor {
+  createdAt: number;
+  id: string;
+}
+
+/** Opaque to callers; stable while items come and go. */
+export function encodeCursor(cursor: PageCursor): string {
+  return Buffer.from(JSON.stringify([cursor.createdAt, cursor.id])).toString("base64url");
+}
+
+/** @throws CodedError invalid_request when `text` is not one of ours. */
+export function decodeCursor(text: string): PageCursor {
+  try {
+    const parsed: unknown = JSON.parse(Buffer.from(text, "base64url").toString("utf8"));
+    if (Array.isArray(parsed) && Number.isSafeInteger(parsed[0]) && typeof parsed[1] === "string" && /^[\w-]{1,64}$/.test(parsed[1])) {
+      return { createdAt: Number(parsed[0]), id: parsed[1] };
+    }
+  } catch {
+    // not JSON: refused below like every other foreign text
+  }
+  throw new CodedError("invalid_request", "cursor is not one this server gave out; pass next_cursor of the previous page unchanged, or leave it out for the first page", {
+    details: { issues: [{ path: "cursor", message: "must be next_cursor of the previous page" }] },
+  });
+}

@@ -1,0 +1,220 @@
+import { type Insertable, type Kysely, sql, type Updateable } from "kysely";
+import { type Attestation, canTransition, SANDBOX_STATES, type SandboxState } from "@torpor/protocol";
+import type { HostScope, TenantScope } from "../auth/tenant-scope.ts";
+import type { Database } from "./open-database.ts";
+import { decodeCursor, encodeCursor } from "./page-cursor.ts";
+import { type SandboxRecord, toSandboxRecord } from "./sandbox-record.ts";
+import type { SandboxTable, Tables } from "./schema.ts";
+
+export interface NewSandbox {
+  id: string;
+  tenant: string;
+  name: string | null;
+  template: string;
+  metadata: Record<string, string>;
+  cpu: number;
+  memoryMb: number;
+  diskMb: number;
+  network: "internet" | "none";
+  host: string;
+  createdAt: number;
+  expiresAt: number | null;
+}
+
+/** What may change together with a state. */
+export interface SandboxChanges {
+  reason?: string;
+  driver?: string;
+  attestation?: Attestation | null;
+  startedAt?: number;
+  expiresAt?: number | null;
+  endedAt?: number;
+}
+
+export interface SandboxFilter {
+  /** Empty: every state. */
+  states: readonly SandboxState[];
+  tenant?: string;
+  template?: string;
+  metadata: Record<string, string>;
+  limit: number;
+  cursor?: string;
+}
+
+/**
+ * The sandboxes' records. Requests reach them through a {@link TenantScope}, hosts through a {@link HostScope}: no
+ * function takes a bare id. States change in `advance` alone, by compare-and-set on (id, state, generation).
+ */
+export class SandboxStore {
+  readonly #db: Kysely<Tables>;
+  readonly #kind: Database["kind"];
+
+  constructor(database: Database) {
+    this.#db = database.db;
+    this.#kind = database.kind;
+  }
+
+  /** Commits a record in state `creating`, generation 1. */
+  async insert(scope: TenantScope, sandbox: NewSandbox): Promise<SandboxRecord> {
+    const row: Insertable<SandboxTable> = {
+      id: sandbox.id,
+      account: scope.account,
+      tenant: sandbox.tenant,
+      name: sandbox.name,
+      state: "creating",
+      generation: 1,
+      reason: null,
+      template: sandbox.template,
+      driver: null,
+      metadata: JSON.stringify(sandbox.metadata),
+      cpu: sandbox.cpu,
+      memory_mb: sandbox.memoryMb,
+      disk_mb: sandbox.diskMb,
+      network: sandbox.network,
+      on_expire: "destroy",
+      host: sandbox.host,
+      attestation: null,
+      created_at: sandbox.createdAt,
+      started_at: null,
+      expires_at: sandbox.expiresAt,
+      last_activity_at: sandbox.createdAt,
+      ended_at: null,
+    };
+    if (scope.tenant !== null && scope.tenant !== sandbox.tenant) {
+      throw new Error(`a key bound to tenant ${scope.tenant} may not insert a sandbox of tenant ${sandbox.tenant}`);
+    }
+    await this.#db.insertInto("sandboxes").values(row).execute();
+    return toSandboxRecord({ ...row, reason: null } as Parameters<typeof toSandboxRecord>[0]);
+  }
+
+  /** The caller's sandbox of that id; undefined for one that does not exist and, just the same, for another's. */
+  async find(scope: TenantScope, id: string): Promise<SandboxRecord | undefined> {
+    let query = this.#db.selectFrom("sandboxes").selectAll().where("id", "=", id).where("account", "=", scope.account);
+    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
+    const row = await query.executeTakeFirst();
+    return row === undefined ? undefined : toSandboxRecord(row);
+  }
+
+  /** One page, newest first. @throws CodedError invalid_request for a cursor that is not ours. */
+  async list(scope: TenantScope, filter: SandboxFilter): Promise<{ items: SandboxRecord[]; nextCursor: string | null }> {
+    let query = this.#db.selectFrom("sandboxes").selectAll().where("account", "=", scope.account);
+    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
+    if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
+    if (filter.template !== undefined) query = query.where("template", "=", filter.template);
+    if (filter.states.length > 0) query = query.where("state", "in", [...filter.states]);
+    for (const [key, value] of Object.entries(filter.metadata)) {
+      query = query.where(
+        this.#kind === "postgres"
+          ? sql<boolean>`metadata ->> ${key}::text = ${value}`
+          : sql<boolean>`exists (select 1 from json_each(sandboxes.metadata) as pair where pair.key = ${key} and pair.value = ${value})`,
+      );
+    }
+    if (filter.cursor !== undefined) {
+      const { createdAt, id } = decodeCursor(filter.cursor);
+      query = query.where((where) =>
+        where.or([where("created_at", "<", createdAt), where.and([where("created_at", "=", createdAt), where("id", "<", id)])]),
+      );
+    }
+    const rows = await query.orderBy("created_at", "desc").orderBy("id", "desc").limit(filter.limit + 1).execute();
+    const items = rows.slice(0, filter.limit).map(toSandboxRecord);
+    const last = items.at(-1);
+    return { items, nextCursor: rows.length > filter.limit && last !== undefined ? encodeCursor(last) : null };
+  }
+
+  /** The sandbox of that id, if it is placed on that host. */
+  async findOnHost(scope: HostScope, id: string): Promise<SandboxRecord | undefined> {
+    const row = await this.#db.selectFrom("sandboxes").selectAll().where("id", "=", id).where("host", "=", scope.hostId).executeTakeFirst();
+    return row === undefined ? undefined : toSandboxRecord(row);
+  }
+
+  /** Every sandbox of that host that has not been destroyed. */
+  async liveOnHost(scope: HostScope): Promise<SandboxRecord[]> {
+    const live = SANDBOX_STATES.filter((state) => state !== "destroyed");
+    const rows = await this.#db.selectFrom("sandboxes").selectAll().where("host", "=", scope.hostId).where("state", "in", live).execute();
+    return rows.map(toSandboxRecord);
+  }
+
+  /** The record as it is now. */
+  async reload(record: SandboxRecord): Promise<SandboxRecord | undefined> {
+    const row = await this.#db.selectFrom("sandboxes").selectAll().where("id", "=", record.id).where("account", "=", record.account).executeTakeFirst();
+    return row === undefined ? undefined : toSandboxRecord(row);
+  }
+
+  /**
+   * The only writer of states: moves `record` to `state` if it still is where the caller saw it.
+   *
+   * @returns the record after the move, or undefined when another got there first.
+   * @throws Error when the transition table has no such move: a bug, not a race.
+   */
+  async advance(record: SandboxRecord, state: SandboxState, changes: SandboxChanges = {}): Promise<SandboxRecord | undefined> {
+    if (!canTransition(record.state, state)) throw new Error(`sandbox ${record.id} cannot go from ${record.state} to ${state}`);
+    const set: Updateable<SandboxTable> = { state };
+    if (changes.reason !== undefined) set.reason = changes.reason;
+    if (changes.driver !== undefined) set.driver = changes.driver;
+    if (changes.attestation !== undefined) set.attestation = changes.attestation === null ? null : JSON.stringify(changes.attestation);
+    if (changes.startedAt !== undefined) set.started_at = changes.startedAt;
+    if (changes.expiresAt !== undefined) set.expires_at = changes.expiresAt;
+    if (changes.endedAt !== undefined) set.ended_at = changes.endedAt;
+    const row = await this.#db
+      .updateTable("sandboxes")
+      .set(set)
+      .where("id", "=", record.id)
+      .where("account", "=", record.account)
+      .where("state", "=", record.state)
+      .where("generation", "=", record.generation)
+      .returningAll()
+      .executeTakeFirst();
+    return row === undefined ? undefined : toSandboxRecord(row);
+  }
+
+  /** Records the deadline its host enforces. @returns undefined when the sandbox has ended since. */
+  async setDeadline(record: SandboxRecord, expiresAt: number | null): Promise<SandboxRecord | undefined> {
+    const row = await this.#db
+      .updateTable("sandboxes")
+      .set({ expires_at: expiresAt })
+      .where("id", "=", record.id)
+      .where("account", "=", record.account)
+      .where("generation", "=", record.generation)
+      .where("ended_at", "is", null)
+      .returningAll()
+      .executeTakeFirst();
+    return row === undefined ? undefined : toSandboxRecord(row);
+  }
+
+  /** Records owner activity; an older time never replaces a newer one. */
+  async touch(record: SandboxRecord, activeAt: number): Promise<void> {
+    await this.#db
+      .updateTable("sandboxes")
+      .set({ last_activity_at: activeAt })
+      .where("id", "=", record.id)
+      .where("account", "=", record.account)
+      .where("last_activity_at", "<", activeAt)
+      .execute();
+  }
+
+  /** Forgets at most `limit` sandboxes that ended before `before`. @returns how many. */
+  async purgeEnded(before: number, limit: number): Promise<number> {
+    const result = await this.#db
+      .deleteFrom("sandboxes")
+      .where("id", "in", (query) =>
+        query.selectFrom("sandboxes").select("id").where("state", "=", "destroyed").where("ended_at", "<", before).orderBy("ended_at").limit(limit),
+      )
+      .executeTakeFirst();
+    return Number(result.numDeletedRows);
+  }
+
+  /** How many there are in each state that has any. */
+  async countByState(): Promise<{ state: SandboxState; count: number }[]> {
+    const rows = await this.#db
+      .selectFrom("sandboxes")
+      .select(["state", (query) => query.fn.countAll<number | string>().as("count")])
+      .groupBy("state")
+      .execute();
+    return rows.map((row) => ({ state: row.state, count: Number(row.count) }));
+  }
+
+  /** One cheap read. @throws the driver's error when the store cannot be read. */
+  async ping(): Promise<void> {
+    await sql`select 1`.execute(this.#db);
+  }
+}

@@ -1,0 +1,73 @@
+import type { ColumnType } from "kysely";
+import type { SandboxState } from "@torpor/protocol";
+
+/** JSON: text on SQLite, `jsonb` on PostgreSQL, where the driver gives it back parsed. */
+export type JsonColumn = ColumnType<unknown, string, string>;
+
+export interface SandboxTable {
+  id: string;
+  account: string;
+  tenant: string;
+  name: string | null;
+  state: SandboxState;
+  generation: number;
+  reason: string | null;
+  template: string;
+  driver: string | null;
+  metadata: JsonColumn;
+  cpu: number;
+  memory_mb: number;
+  disk_mb: number;
+  network: "internet" | "none";
+  on_expire: "destroy";
+  host: string;
+  attestation: ColumnType<unknown, string | null, string | null>;
+  /** All times are Unix milliseconds. */
+  created_at: number;
+  started_at: number | null;
+  expires_at: number | null;
+  last_activity_at: number;
+  ended_at: number | null;
+}
+
+export interface KeyTable {
+  id: string;
+  account: string;
+  name: string;
+  prefix: string;
+  /** SHA-256 of the whole key, hexadecimal. */
+  hash: string;
+  tenant: string | null;
+  scopes: JsonColumn;
+  created_at: number;
+  expires_at: number | null;
+  last_used_at: number | null;
+  revoked_at: number | null;
+}
+
+export interface IdempotencyTable {
+  account: string;
+  /** Tenant of the API key, or empty for a key that is bound to none. */
+  tenant: string;
+  route: string;
+  key: string;
+  /** SHA-256 of the request body, hexadecimal. */
+  body_hash: string;
+  /** The server process that runs the request. */
+  owner: string;
+  /** Refreshed by the owner while the request runs. */
+  heartbeat_at: number;
+  created_at: number;
+  /** What the request made or started, once known: a sandbox id, or `started` for an exec. */
+  progress: string | null;
+  /** Null while the request runs. */
+  status: number | null;
+  /** Null while it runs, and for an answer too large to keep. */
+  body: string | null;
+}
+
+export interface Tables {
+  sandboxes: SandboxTable;
+  api_keys: KeyTable;
+  idempotency: IdempotencyTable;
+}

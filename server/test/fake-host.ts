@@ -1,0 +1,299 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { CodedError, type EndReason, type HostEvent, type Machine, type MachineSpec, type Template } from "@torpor/protocol";
+import { FakeGuest } from "./fake-guest.ts";
+
+/** What the next matching request to the fake host meets instead of its usual answer. */
+export interface Fault {
+  /** `METHOD path`, matched against the start; ids and queries included. */
+  on: RegExp;
+  /** `error`: the envelope. `hang`: no answer. `drop`: the connection breaks. `delay`: the usual answer, later. */
+  kind: "error" | "hang" | "drop" | "delay" | "drop-after";
+  error?: CodedError;
+  delayMs?: number;
+  /** How often; default once. */
+  times?: number;
+}
+
+/** A host that speaks `protocol/machine.ts` over a unix socket, with guests whose files and processes are real. */
+export class FakeHost {
+  readonly token = "host-token-for-tests";
+  readonly socketPath: string;
+  readonly directory: string;
+  readonly hostId: string;
+  readonly machines = new Map<string, { machine: Machine; guest: FakeGuest; spec: MachineSpec }>();
+  /** `METHOD path` of every request that was let in. */
+  readonly requests: string[] = [];
+  readonly capacity = { cpus: 4, memory_mb: 8192, disk_mb: 65_536 };
+  readonly templates: Template[] = [
+    { name: "base", hash: "h1", description: "Debian", size_bytes: 1, built_at: "2026-01-01T00:00:00.000Z", golden: ["gvisor"] },
+    { name: "code-interpreter", hash: "h2", description: "Python", size_bytes: 2, built_at: "2026-01-01T00:00:00.000Z", golden: ["gvisor"] },
+  ];
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+  readonly #faults: Fault[] = [];
+  readonly #hanging = new Set<ServerResponse>();
+  #events: HostEvent[] = [];
+  #waiting = new Set<() => void>();
+
+  private constructor(directory: string, hostId: string) {
+    this.directory = directory;
+    this.hostId = hostId;
+    this.socketPath = join(directory, "host.sock");
+    this.#server = createServer({ keepAliveTimeout: 60_000 }, (request, response) => void this.#serve(request, response));
+    this.#server.on("connection", (socket) => {
+      this.#sockets.add(socket);
+      socket.once("close", () => this.#sockets.delete(socket));
+    });
+  }
+
+  static async start(hostId = "host-1"): Promise<FakeHost> {
+    const host = new FakeHost(mkdtempSync(join(tmpdir(), "torpor-fake-host-")), hostId);
+    await host.listen();
+    return host;
+  }
+
+  get url(): string {
+    return `unix:${this.socketPath}`;
+  }
+
+  listen(): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#server.once("error", reject);
+      this.#server.listen(this.socketPath, () => {
+        this.#server.off("error", reject);
+        resolve();
+      });
+    });
+  }
+
+  /** Stops answering, as a crashed host does; machines stay. `listen` brings it back. */
+  async goAway(): Promise<void> {
+    const closed = new Promise((resolve) => this.#server.close(resolve));
+    for (const socket of this.#sockets) socket.destroy();
+    await closed;
+  }
+
+  async close(): Promise<void> {
+    for (const { guest } of this.machines.values()) guest.close();
+    if (this.#server.listening) await this.goAway();
+    rmSync(this.directory, { recursive: true, force: true });
+  }
+
+  /** The next matching requests meet this. */
+  fault(fault: Fault): void {
+    this.#faults.push({ ...fault });
+  }
+
+  /** Lets requests that hang go, with an answer of 503. */
+  releaseHanging(): void {
+    for (const response of this.#hanging) this.#sendError(response, new CodedError("host_unavailable", "released"));
+    this.#hanging.clear();
+  }
+
+  /** A machine nobody asked for through the server. */
+  addMachine(id: string, createdAt = new Date().toISOString()): Machine {
+    const machine = this.#newMachine(id, { generation: 1, template: "base", tenant: "default", cpu: 1, memory_mb: 1024, disk_mb: 4096, network: "internet", env: {}, deadline_unix_ms: null, on_expire: "destroy" });
+    machine.created_at = createdAt;
+    return machine;
+  }
+
+  /** Forgets a machine, as if it had never been. */
+  forget(id: string): void {
+    this.machines.get(id)?.guest.close();
+    this.machines.delete(id);
+  }
+
+  /** Ends a machine on the host's own account, with its event unless `silent`. */
+  end(id: string, reason: EndReason, { silent = false, message = null as string | null } = {}): void {
+    const entry = this.machines.get(id);
+    if (entry === undefined || entry.machine.state === "ended") return;
+    entry.machine.state = "ended";
+    entry.machine.reason = reason;
+    entry.machine.message = message;
+    entry.machine.ended_at = new Date().toISOString();
+    entry.guest.close();
+    if (!silent) this.#emit("ended", entry.machine);
+  }
+
+  liveMachines(): string[] {
+    return [...this.machines.values()].filter(({ machine }) => machine.state !== "ended").map(({ machine }) => machine.id);
+  }
+
+  #newMachine(id: string, spec: MachineSpec): Machine {
+    const now = new Date().toISOString();
+    const machine: Machine = {
+      id,
+      state: "running",
+      generation: spec.generation,
+      template: spec.template,
+      template_hash: "h1",
+      driver: "gvisor",
+      tenant: spec.tenant,
+      cpu: spec.cpu,
+      memory_mb: spec.memory_mb,
+      disk_mb: spec.disk_mb,
+      network: spec.network,
+      created_at: now,
+      started_at: now,
+      deadline_unix_ms: spec.deadline_unix_ms,
+      ended_at: null,
+      reason: null,
+      message: null,
+      attestation: { generation: spec.generation, steps: [{ name: "entropy", outcome: "done" }], complete: true },
+      source: "pool",
+    };
+    this.machines.set(id, { machine, guest: new FakeGuest(spec.env), spec });
+    this.#emit("started", machine);
+    return machine;
+  }
+
+  #emit(type: HostEvent["type"], machine: Machine): void {
+    this.#events.push({ seq: this.#events.length + 1, type, machine_id: machine.id, at: new Date().toISOString(), machine: structuredClone(machine) });
+    for (const wake of this.#waiting) wake();
+  }
+
+  #sendError(response: ServerResponse, error: CodedError): void {
+    this.#send(response, error.status, error.toEnvelope("host"));
+  }
+
+  #send(response: ServerResponse, status: number, body: unknown): void {
+    response.writeHead(status, { "content-type": "application/json" });
+    response.end(JSON.stringify(body));
+  }
+
+  #takeFault(line: string): Fault | undefined {
+    const index = this.#faults.findIndex(({ on }) => on.test(line));
+    const fault = this.#faults[index];
+    if (fault === undefined) return undefined;
+    fault.times = (fault.times ?? 1) - 1;
+    if (fault.times <= 0) this.#faults.splice(index, 1);
+    return fault;
+  }
+
+  async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const line = `${request.method} ${request.url}`;
+    if (request.headers.authorization !== `Bearer ${this.token}`) {
+      this.#sendError(response, new CodedError("unauthenticated", "wrong host token"));
+      return;
+    }
+    this.requests.push(line);
+    const fault = this.#takeFault(line);
+    try {
+      if (fault?.kind === "error") throw fault.error ?? new CodedError("internal", "told to fail");
+      if (fault?.kind === "drop") return void request.socket.destroy();
+      if (fault?.kind === "hang") return void this.#hanging.add(response);
+      if (fault?.kind === "delay") await new Promise((resolve) => setTimeout(resolve, fault.delayMs ?? 100));
+      if (fault?.kind === "drop-after") {
+        // Does the work and loses the answer.
+        const socket = request.socket;
+        response.end = (() => {
+          socket.destroy();
+          return response;
+        }) as typeof response.end;
+      }
+      await this.#route(request, response);
+    } catch (error) {
+      this.#sendError(response, error instanceof CodedError ? error : new CodedError("internal", String(error)));
+    }
+  }
+
+  async #route(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const url = new URL(request.url ?? "", "http://host");
+    const [, , kind, id, verb, port] = url.pathname.split("/");
+    if (kind === "health") {
+      const running = this.liveMachines().length;
+      return this.#send(response, 200, {
+        host_id: this.hostId,
+        version: "0.1.0",
+        driver: "gvisor",
+        acceleration: "systrap",
+        capacity: this.capacity,
+        machines: { running, creating: 0 },
+        pool: [{ template: "base", ready: 2, target: 3 }],
+      });
+    }
+    if (kind === "events") return await this.#serveEvents(url, response);
+    if (kind === "templates") return await this.#serveTemplates(request, response, id);
+    if (kind !== "machines") throw new CodedError("not_found", `no route ${url.pathname}`);
+    if (id === undefined) return this.#send(response, 200, { machines: [...this.machines.values()].map(({ machine }) => machine) });
+    if (verb === undefined) return await this.#serveMachine(request, response, id, url);
+    const entry = this.machines.get(id);
+    if (entry === undefined) throw new CodedError("sandbox_not_found", `no machine ${id}`);
+    if (entry.machine.state === "ended") {
+      throw new CodedError("sandbox_ended", `machine ${id} has ended`, { details: { reason: entry.machine.reason } });
+    }
+    if (verb === "logs") {
+      response.writeHead(200, { "content-type": "text/plain; charset=utf-8" });
+      return void response.end("torpor-guest: ready\n");
+    }
+    if (verb === "ports" && port === "49983") {
+      const path = `/${url.pathname.split("/").slice(6).join("/")}${url.search}`;
+      return await entry.guest.serve(request, response, path);
+    }
+    throw new CodedError("guest_unavailable", `port ${port} refuses`);
+  }
+
+  async #serveMachine(request: IncomingMessage, response: ServerResponse, id: string, url: URL): Promise<void> {
+    const entry = this.machines.get(id);
+    if (request.method === "PUT") {
+      const spec = JSON.parse(await text(request)) as MachineSpec;
+      if (entry !== undefined) return this.#send(response, 200, entry.machine);
+      if (!this.templates.some(({ name }) => name === spec.template)) {
+        throw new CodedError("template_not_found", `template ${spec.template} is not known to this host; known: base, code-interpreter`);
+      }
+      return this.#send(response, 201, this.#newMachine(id, spec));
+    }
+    if (entry === undefined) throw new CodedError("sandbox_not_found", `no machine ${id}`);
+    if (request.method === "PATCH") {
+      const { deadline_unix_ms } = JSON.parse(await text(request)) as { deadline_unix_ms: number | null };
+      if (entry.machine.state === "ended") throw new CodedError("sandbox_ended", `machine ${id} has ended`, { details: { reason: entry.machine.reason } });
+      entry.machine.deadline_unix_ms = deadline_unix_ms;
+      this.#emit("deadline_changed", entry.machine);
+    } else if (request.method === "DELETE") this.end(id, (url.searchParams.get("reason") ?? "user") as EndReason);
+    this.#send(response, 200, entry.machine);
+  }
+
+  async #serveEvents(url: URL, response: ServerResponse): Promise<void> {
+    const after = Number(url.searchParams.get("after"));
+    const waitMs = Number(url.searchParams.get("wait_ms"));
+    const pending = (): HostEvent[] => this.#events.filter(({ seq }) => seq > after);
+    if (pending().length === 0 && waitMs > 0) {
+      await new Promise<void>((resolve) => {
+        const done = (): void => {
+          clearTimeout(timer);
+          this.#waiting.delete(done);
+          resolve();
+        };
+        const timer = setTimeout(done, waitMs);
+        this.#waiting.add(done);
+        response.once("close", done);
+      });
+    }
+    this.#send(response, 200, { events: pending(), last_seq: this.#events.length });
+  }
+
+  async #serveTemplates(request: IncomingMessage, response: ServerResponse, name: string | undefined): Promise<void> {
+    if (request.method === "GET") return this.#send(response, 200, { templates: this.templates });
+    const index = this.templates.findIndex((template) => template.name === name);
+    const template = this.templates[index];
+    if (template === undefined) throw new CodedError("template_not_found", `no template ${name}`);
+    if (request.method === "DELETE") {
+      this.templates.splice(index, 1);
+      response.writeHead(204);
+      return void response.end();
+    }
+    response.writeHead(200, { "content-type": "application/x-ndjson" });
+    response.write(`${JSON.stringify({ type: "progress", stage: "packages", label: "Install", fraction: 0.5 })}\n`);
+    response.end(`${JSON.stringify({ type: "done", template, cached: true })}\n`);
+  }
+}
+
+async function text(request: IncomingMessage): Promise<string> {
+  let body = "";
+  for await (const chunk of request) body += String(chunk);
+  return body;
+}
