@@ -20,6 +20,7 @@ export default defineConfig({
         test: {
           name: "system",
           include: ["test/system/**/*.test.ts"],
+          globalSetup: ["test/src/global-setup.ts"],
           fileParallelism: false,
           maxWorkers: 1,
           testTimeout: 120_000,
