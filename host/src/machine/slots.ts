@@ -58,9 +58,11 @@ export class Slots {
   /** Ends whatever runs in a slot and removes every trace of it. Idempotent. */
   async clear(slot: number): Promise<void> {
     const directory = this.#directoryOf(slot);
-    // The processes first: they hold the network and the files.
-    await this.#options.driver.kill({ slot, directory, netns: "", address: "", diskMib: 0 });
-    await Promise.all([this.#options.router.removeSlot(slot), rm(directory, { recursive: true, force: true })]);
+    await Promise.all([
+      this.#options.driver.kill({ slot, directory, netns: "", address: "", diskMib: 0 }),
+      this.#options.router.removeSlot(slot),
+    ]);
+    await rm(directory, { recursive: true, force: true });
     this.#taken.delete(slot);
   }
 

@@ -12,6 +12,7 @@ import {
   GUEST_ADDRESS,
   GUEST_MAC,
   GUEST_PREFIX_LENGTH,
+  MAX_SLOT,
 } from "./address-plan.ts";
 
 const IP_FORWARD = "/proc/sys/net/ipv4/ip_forward";
@@ -42,6 +43,8 @@ export class Router {
   readonly #block: AddressBlock;
   /** Value of ip_forward before this instance turned it on, to be put back. */
   readonly #forwardBefore: string;
+  /** Slots in the set `offline`. */
+  readonly #offline = new Set<number>();
 
   private constructor(instance: Instance, block: AddressBlock, forwardBefore: string) {
     this.#instance = instance;
@@ -106,16 +109,16 @@ export class Router {
 
   async #loadRules(resolvers: readonly string[], egress: ReadonlyMap<number, Egress>): Promise<void> {
     const { nftTable, uplink, routerNetns } = this.#instance;
-    const slots = [...egress.keys()];
-    const sources = slots.map((slot) => `s${slot} : ${this.#block.slotAddress(slot)}`).join(", ");
-    const online = slots.filter((slot) => egress.get(slot) === "internet").map((slot) => `s${slot}`).join(", ");
+    // All slots there can be, once: neither making nor removing one then changes a rule.
+    const sources = Array.from({ length: MAX_SLOT }, (_, index) => `s${index + 1} : ${this.#block.slotAddress(index + 1)}`).join(", ");
+    const offline = [...egress].filter(([, policy]) => policy === "none").map(([slot]) => `s${slot}`).join(", ");
     const elements = (list: string): string => (list === "" ? "" : `elements = { ${list} }`);
     await nft(routerNetns, `
 table ip torpor {}
 delete table ip torpor
 table ip torpor {
   map guest_source { type ifname : ipv4_addr; ${elements(sources)} }
-  set internet { type ifname; ${elements(online)} }
+  set offline { type ifname; ${elements(offline)} }
   set resolvers { type ipv4_addr; ${elements(resolvers.join(", "))} }
   chain from_guest {
     type filter hook prerouting priority -310; policy accept;
@@ -131,10 +134,10 @@ table ip torpor {
     iifname "up0" oifname "s*" accept
     iifname "s*" oifname "s*" drop
     iifname "s*" ct state established,related accept
-    iifname @internet ip daddr @resolvers meta l4proto { tcp, udp } th dport 53 accept
+    iifname @offline jump refuse
+    iifname "s*" ip daddr @resolvers meta l4proto { tcp, udp } th dport 53 accept
     iifname "s*" ip daddr { ${DENIED_DESTINATIONS.join(", ")} } jump refuse
-    iifname @internet oifname "up0" accept
-    jump refuse
+    iifname "s*" oifname "up0" accept
   }
   chain refuse {
     meta l4proto tcp reject with tcp reset
@@ -153,6 +156,7 @@ table ip6 torpor {
   chain input { type filter hook input priority 0; policy drop; }
 }
 `);
+    for (const [slot, policy] of egress) if (policy === "none") this.#offline.add(slot);
     // The host's own services are refused whatever address they listen on; only answers to the host's own
     // connections come in. Nothing from outside starts a connection to a sandbox.
     await nft(undefined, `
@@ -185,27 +189,23 @@ table inet ${nftTable} {
     try {
       await ipBatch(undefined, [
         `netns add ${netns}`,
-        `link add s${slot} netns ${routerNetns} type veth peer name eth0 netns ${netns}`,
+        `link add s${slot} address ${GATEWAY_MAC} netns ${routerNetns} type veth peer name eth0 address ${GUEST_MAC} netns ${netns}`,
       ]);
       await Promise.all([
         ipBatch(routerNetns, [
-          `link set s${slot} address ${GATEWAY_MAC}`,
           `addr add ${GATEWAY_ADDRESS}/32 dev s${slot}`,
           `link set s${slot} up`,
           `route add ${address}/32 dev s${slot}`,
           `neigh add ${address} lladdr ${GUEST_MAC} dev s${slot} nud permanent`,
         ]),
         ipBatch(netns, [
-          `link set eth0 address ${GUEST_MAC}`,
           `addr add ${GUEST_ADDRESS}/${GUEST_PREFIX_LENGTH} dev eth0`,
           "link set lo up",
           "link set eth0 up",
           `route add default via ${GATEWAY_ADDRESS}`,
         ]),
-        nft(routerNetns, [
-          `add element ip torpor guest_source { s${slot} : ${address} }`,
-          ...(egress === "internet" ? [`add element ip torpor internet { s${slot} }`] : []),
-        ].join("\n")),
+        // Before the link is up in either namespace nothing can have left by it.
+        egress === "none" ? this.setEgress(slot, "none") : undefined,
       ]);
     } catch (error) {
       await this.removeSlot(slot);
@@ -216,22 +216,20 @@ table inet ${nftTable} {
 
   /** Changes what a slot may reach. Connections under way keep their conntrack entry; new ones obey. */
   async setEgress(slot: number, egress: Egress): Promise<void> {
-    const verb = egress === "internet" ? "add" : "delete";
-    await nft(this.#instance.routerNetns, `${verb} element ip torpor internet { s${slot} }`);
+    // Adding what is there is no error; deleting what is not is one, so it is added first, in the same transaction.
+    const element = `element ip torpor offline { s${slot} }`;
+    await nft(this.#instance.routerNetns, egress === "none" ? `add ${element}` : `add ${element}\ndelete ${element}`);
+    if (egress === "none") this.#offline.add(slot);
+    else this.#offline.delete(slot);
   }
 
   /** Removes all of a slot that exists. Idempotent. */
   async removeSlot(slot: number): Promise<void> {
-    const { routerNetns } = this.#instance;
-    // destroy = delete without an error when absent; older nft has no `destroy`, so elements go by add + delete.
-    await nft(routerNetns, [
-      `add element ip torpor internet { s${slot} }`,
-      `delete element ip torpor internet { s${slot} }`,
-      `add element ip torpor guest_source { s${slot} : ${this.#block.slotAddress(slot)} }`,
-      `delete element ip torpor guest_source { s${slot} : ${this.#block.slotAddress(slot)} }`,
-    ].join("\n"));
-    await ipBatch(routerNetns, [`link del s${slot}`], { force: true });
-    await ipBatch(undefined, [`netns del ${this.#instance.slotNetns(slot)}`], { force: true });
+    await Promise.all([
+      ipBatch(this.#instance.routerNetns, [`link del s${slot}`], { force: true }),
+      ipBatch(undefined, [`netns del ${this.#instance.slotNetns(slot)}`], { force: true }),
+      this.#offline.has(slot) ? this.setEgress(slot, "internet") : undefined,
+    ]);
   }
 
   /** Removes the router and all that hangs on it, and puts ip_forward back as it was found. */
