@@ -5,8 +5,8 @@ import type { Machines } from "../machine/machines.ts";
 /** Paths of the agent that only the host may use; the rest of /torpor/ is not proxied at all. */
 const HOST_PATHS = ["/torpor/archive", "/torpor/stats"];
 const HOP_BY_HOP = new Set(["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"]);
-/** Never passed on: the token between server and host is none of the guest's business. */
-const PRIVATE_HEADERS = new Set(["authorization-host", "x-access-token", "x-torpor-host-key", "host"]);
+/** Never passed on: the host's token is none of the guest's business, and the guest's tokens are the host's to add. */
+const PRIVATE_HEADERS = new Set(["authorization", "x-access-token", "x-torpor-host-key", "host"]);
 
 export interface GuestTarget {
   machineId: string;
@@ -29,11 +29,6 @@ export function proxyToGuest(machines: Machines, target: GuestTarget, incoming: 
   for (const [name, value] of Object.entries(incoming.headers)) {
     if (value !== undefined && !HOP_BY_HOP.has(name) && !PRIVATE_HEADERS.has(name)) headers[name] = value;
   }
-  // The server's bearer is for the host; what is meant for the guest comes under a name of its own.
-  delete headers.authorization;
-  const guestAuthorization = incoming.headers["x-guest-authorization"];
-  if (typeof guestAuthorization === "string") headers.authorization = guestAuthorization;
-  delete headers["x-guest-authorization"];
   if (target.port === GUEST_PORT) {
     headers["x-access-token"] = entry.accessToken;
     if (path.startsWith("/torpor/")) {
