@@ -52,7 +52,7 @@ export class ApiKeys {
     const { signal, timeoutMs, idempotencyKey } = options;
     const json = requestJson(options, NOT_SENT);
     const path = "/v1/keys";
-    const answer = await this.#transport.json({
+    const wire = await this.#transport.json<KeyWire & { key: string }>({
       method: "POST",
       path,
       json,
@@ -60,7 +60,6 @@ export class ApiKeys {
       timeoutMs,
       idempotencyKey,
     });
-    const wire = answer as KeyWire & { key: string };
     return { ...apiKeyFromWire(wire), key: wire.key };
   }
 

@@ -59,7 +59,7 @@ export async function createSandbox(
   const json = requestJson(options, NOT_SENT);
   const { signal, timeoutMs = CREATE_TIMEOUT_MS } = options;
   try {
-    const answer = await transport.json({
+    const answer = await transport.json<SandboxWire>({
       method: "POST",
       path: "/v1/sandboxes",
       json,
@@ -67,7 +67,7 @@ export async function createSandbox(
       signal,
       timeoutMs,
     });
-    return answer as SandboxWire;
+    return answer;
   } catch (error) {
     const isUnknown = signal?.aborted || error instanceof TimeoutError;
     if (isUnknown && options.idempotencyKey === undefined)
@@ -79,13 +79,13 @@ export async function createSandbox(
 /** Asking again with the same key gives the sandbox's id; a failure leaves it to its TTL. */
 async function undoCreate(transport: Transport, json: string, idempotencyKey: string): Promise<void> {
   const timeoutMs = UNDO_TIMEOUT_MS;
-  const answer = await transport.json({
+  const answer = await transport.json<SandboxWire>({
     method: "POST",
     path: "/v1/sandboxes",
     json,
     idempotencyKey,
     timeoutMs,
   });
-  const { id } = answer as SandboxWire;
-  await transport.json({ method: "DELETE", path: `/v1/sandboxes/${pathSegment("id", id)}`, timeoutMs });
+  const { id } = answer;
+  await transport.text({ method: "DELETE", path: `/v1/sandboxes/${pathSegment("id", id)}`, timeoutMs });
 }

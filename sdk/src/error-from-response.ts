@@ -22,13 +22,36 @@ const QUOTED_CHARACTERS = 200;
 
 type ErrorClass = new (message: string, init: TorporErrorInit) => TorporError;
 
+/** By code first: an error in the middle of a stream has no status. */
 const CLASS_BY_CODE: Readonly<Record<string, ErrorClass>> = {
-  capacity_exhausted: CapacityError,
+  invalid_request: InvalidRequestError,
+  invalid_path: InvalidRequestError,
+  unsupported: InvalidRequestError,
+  method_not_allowed: InvalidRequestError,
+  payload_too_large: InvalidRequestError,
+  range_not_satisfiable: InvalidRequestError,
+  unauthenticated: AuthenticationError,
+  permission_denied: PermissionError,
+  not_found: NotFoundError,
+  sandbox_not_found: NotFoundError,
+  template_not_found: NotFoundError,
+  file_not_found: NotFoundError,
+  process_not_found: NotFoundError,
+  conflict: ConflictError,
+  already_exists: ConflictError,
+  idempotency_mismatch: ConflictError,
+  idempotency_in_progress: ConflictError,
   sandbox_ended: SandboxEndedError,
-  no_space: NoSpaceError,
+  capacity_exhausted: CapacityError,
+  rate_limited: RateLimitError,
+  host_unavailable: UnavailableError,
+  template_not_ready: UnavailableError,
+  guest_unavailable: UnavailableError,
   deadline_exceeded: TimeoutError,
+  no_space: NoSpaceError,
 };
 
+/** For codes of a later version, and for answers of something else. */
 const CLASS_BY_STATUS: Readonly<Record<number, ErrorClass>> = {
   400: InvalidRequestError,
   401: AuthenticationError,
@@ -82,6 +105,15 @@ export async function errorFromResponse(
     requestId,
     retryable: isRetryableStatus(response.status),
     retryAfterMs,
+  });
+}
+
+/** An error the server met after a stream had begun, which is a line of its own: an envelope, or what is in one. */
+export function errorFromLine(line: Record<string, unknown>): TorporError {
+  const { code, message, details } = isRecord(line["error"]) ? line["error"] : line;
+  return makeError(typeof message === "string" ? message : "the server ended the stream with an error", {
+    code: typeof code === "string" ? code : "internal",
+    details: isRecord(details) ? details : {},
   });
 }
 

@@ -63,7 +63,7 @@ export function describeOutcome(result: ExecEnd): string {
       return `was ended after ${Math.round(result.durationMs)} ms at its timeoutSeconds`;
     case "oom":
       return `ran out of memory${result.message === null ? "" : ` (${result.message})`}`;
-    case "lost":
+    default:
       return `was lost with its sandbox${result.message === null ? "" : ` (${result.message})`}`;
   }
 }

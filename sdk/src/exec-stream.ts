@@ -2,7 +2,7 @@ import type { CallDeadline } from "./call-deadline.ts";
 import { decodeBase64 } from "./base64.ts";
 import { checkCommand } from "./command-check.ts";
 import { downloadStream } from "./download-stream.ts";
-import { makeError } from "./error-from-response.ts";
+import { errorFromLine } from "./error-from-response.ts";
 import { ConnectionError, TorporError } from "./errors.ts";
 import type { Command } from "./exec-options.ts";
 import { type ExecEnd, execEndFromWire, type ExecResult } from "./exec-result.ts";
@@ -127,7 +127,7 @@ export class ExecStream<out Output extends string | Uint8Array = string>
           hasEnded = true;
           yield* this.#end(line, outputs);
         } else if (line["type"] === "error" || "error" in line) {
-          throw streamError(line);
+          throw errorFromLine(line);
         }
       }
       if (!hasEnded) throw lostError(execId);
@@ -188,17 +188,6 @@ class OutputDecoder {
   constructor(limitBytes: number) {
     this.collector = new OutputCollector(limitBytes);
   }
-}
-
-/** An error the server met after the stream had begun comes as a line of its own. */
-function streamError(line: NdjsonLine): TorporError {
-  const error = (
-    typeof line["error"] === "object" && line["error"] !== null ? line["error"] : line
-  ) as NdjsonLine;
-  return makeError(String(error["message"] ?? "the server ended the stream with an error"), {
-    code: typeof error["code"] === "string" ? error["code"] : "internal",
-    details: (error["details"] ?? {}) as Record<string, unknown>,
-  });
 }
 
 function lostError(execId: string | null, cause?: ConnectionError): ConnectionError {

@@ -25,8 +25,8 @@ export class SandboxCollection {
   /** As `Sandbox.get`. */
   async get(id: string, { signal, timeoutMs }: CallOptions = {}): Promise<Sandbox> {
     const path = `/v1/sandboxes/${pathSegment("id", id)}`;
-    const answer = await this.#transport.json({ method: "GET", path, signal, timeoutMs });
-    return this.#make(answer as SandboxWire);
+    const answer = await this.#transport.json<SandboxWire>({ method: "GET", path, signal, timeoutMs });
+    return this.#make(answer);
   }
 
   /** As `Sandbox.list`. */
@@ -34,14 +34,13 @@ export class SandboxCollection {
     const { signal, timeoutMs } = filter;
     return new PagedList(async (cursor) => {
       const query = filterQuery(filter, cursor);
-      const answer = await this.#transport.json({
+      const page = await this.#transport.json<PageWire<SandboxWire>>({
         method: "GET",
         path: "/v1/sandboxes",
         query,
         signal,
         timeoutMs,
       });
-      const page = answer as PageWire<SandboxWire>;
       return { items: page.items.map(this.#make), nextCursor: page.next_cursor };
     });
   }

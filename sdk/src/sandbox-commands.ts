@@ -38,12 +38,12 @@ export class SandboxCommands {
 
   async exec(cmd: Command, options: ExecOptions): Promise<ExecResult<AnyOutput>> {
     if (!canBeBuffered(options)) return this.#execWithCallbacks(cmd, options);
-    const answer = await this.#transport.json({
+    const answer = await this.#transport.json<ExecResultWire>({
       ...this.#execRequest(cmd, options, { encoding: options.bytes ? "base64" : undefined }),
       signal: options.signal,
       timeoutMs: execTimeoutMs(options),
     });
-    const result = execResultFromWire(answer as ExecResultWire);
+    const result = execResultFromWire(answer);
     if (options.check) checkCommand(cmd, result);
     return result;
   }
@@ -92,7 +92,7 @@ export class SandboxCommands {
     const path = `${this.#processPath(execId)}/signal`;
     const json = requestJson({ signal }, new Set());
     try {
-      await this.#transport.json({
+      await this.#transport.text({
         method: "POST",
         path,
         json,

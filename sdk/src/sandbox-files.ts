@@ -1,3 +1,4 @@
+import { answeredList } from "./answered-list.ts";
 import type { CallOptions } from "./call-options.ts";
 import { downloadStream, readAll } from "./download-stream.ts";
 import { InvalidRequestError, NotFoundError, TorporError } from "./errors.ts";
@@ -93,19 +94,20 @@ export class SandboxFiles {
    */
   async write(path: string, content: UploadContent, options: WriteOptions = {}): Promise<FileEntry> {
     const mode = options.mode === undefined ? undefined : modeText(options.mode);
-    const answer = await this.#upload("", { path, mode }, content, options);
-    return fileEntryFromWire(answer as FileEntryWire);
+    const request = this.#uploadRequest("", { path, mode }, content, options);
+    return fileEntryFromWire(await this.#transport.json<FileEntryWire>(request));
   }
 
   /** The entries of a directory, sorted by path. @throws NotFoundError `file_not_found` */
   async list(path: string, options: ListOptions = {}): Promise<FileEntry[]> {
-    const answer = await this.#json("GET", "/dir", { path, depth: options.depth }, options);
-    return (answer as { entries: FileEntryWire[] }).entries.map(fileEntryFromWire);
+    const request = this.#request("GET", "/dir", { path, depth: options.depth }, options);
+    return answeredList<FileEntryWire>(await this.#transport.json(request), "entries").map(fileEntryFromWire);
   }
 
   /** One entry. @throws NotFoundError `file_not_found` */
   async stat(path: string, options: CallOptions = {}): Promise<FileEntry> {
-    return fileEntryFromWire((await this.#json("GET", "/stat", { path }, options)) as FileEntryWire);
+    const request = this.#request("GET", "/stat", { path }, options);
+    return fileEntryFromWire(await this.#transport.json<FileEntryWire>(request));
   }
 
   /** Whether there is anything at `path`. */
@@ -115,18 +117,18 @@ export class SandboxFiles {
 
   /** Makes a directory and those above it; one that exists is fine. */
   async mkdir(path: string, options: CallOptions = {}): Promise<void> {
-    await this.#json("POST", "/dir", { path }, options);
+    await this.#transport.text(this.#request("POST", "/dir", { path }, options));
   }
 
   /** Moves or renames; directories above the destination are made. @throws NotFoundError `file_not_found` */
   async move(source: string, destination: string, options: CallOptions = {}): Promise<void> {
     const json = requestJson({ source, destination }, new Set());
-    await this.#json("POST", "/move", {}, options, { json });
+    await this.#transport.text(this.#request("POST", "/move", {}, options, { json }));
   }
 
   /** Removes a file, or a directory with all it holds. Returns false when there was nothing at `path`. */
   async remove(path: string, options: CallOptions = {}): Promise<boolean> {
-    return foundFile(this.#json("DELETE", "", { path }, options));
+    return foundFile(this.#transport.text(this.#request("DELETE", "", { path }, options)));
   }
 
   /** Watches a directory; changes are recorded from the moment the promise settles. @throws NotFoundError */
@@ -139,7 +141,8 @@ export class SandboxFiles {
 
   /** Unpacks a tar archive below `path`, which is made when missing. A failure may leave part of it unpacked. */
   async uploadArchive(path: string, tar: UploadContent, options: ArchiveOptions = {}): Promise<void> {
-    await this.#upload("/archive", { path, format: archiveFormat(options) }, tar, options);
+    const request = this.#uploadRequest("/archive", { path, format: archiveFormat(options) }, tar, options);
+    await this.#transport.text(request);
   }
 
   /** A file or directory as a tar archive, streamed. @throws NotFoundError `file_not_found` */
@@ -151,29 +154,20 @@ export class SandboxFiles {
     return downloadStream(open, `downloading ${path} as an archive`, true);
   }
 
-  async #upload(
+  #uploadRequest(
     resource: string,
     query: Record<string, QueryValue>,
     content: UploadContent,
-    options: CallOptions,
-  ): Promise<unknown> {
-    options.signal?.throwIfAborted();
+    { signal, timeoutMs }: CallOptions,
+  ): TransportRequest {
+    // Before the content is touched: a stream that is not sent stays the caller's.
+    signal?.throwIfAborted();
     const upload = toUploadBody(content);
-    const limitMs = options.timeoutMs ?? this.#transport.connection.timeoutMs;
+    const limitMs = timeoutMs ?? this.#transport.connection.timeoutMs;
     // The progress of content sent in one piece is not visible, so that its size buys it time.
     const sizeMs = ((upload.sizeBytes ?? 0) / SLOWEST_UPLOAD_BYTES_PER_SECOND) * 1000;
-    const timeoutMs = limitMs === 0 ? 0 : limitMs + sizeMs;
-    return this.#json("PUT", resource, query, { signal: options.signal, timeoutMs }, { upload });
-  }
-
-  #json(
-    method: TransportRequest["method"],
-    resource: string,
-    query: Record<string, QueryValue>,
-    options: CallOptions,
-    more: Partial<TransportRequest> = {},
-  ): Promise<unknown> {
-    return this.#transport.json(this.#request(method, resource, query, options, more));
+    const options = { signal, timeoutMs: limitMs === 0 ? 0 : limitMs + sizeMs };
+    return this.#request("PUT", resource, query, options, { upload });
   }
 
   #open(
@@ -191,7 +185,7 @@ export class SandboxFiles {
     resource: string,
     query: Record<string, QueryValue>,
     { signal, timeoutMs }: CallOptions,
-    more: Partial<TransportRequest>,
+    more: Partial<TransportRequest> = {},
   ): TransportRequest {
     return { method, path: `${this.#root}${resource}`, query, signal, timeoutMs, ...more };
   }

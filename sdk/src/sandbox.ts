@@ -2,7 +2,7 @@ import type { BackgroundCommand } from "./background-command.ts";
 import type { CallOptions } from "./call-options.ts";
 import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
 import type { SandboxCreateOptions } from "./create-sandbox.ts";
-import { NotFoundError, SandboxEndedError } from "./errors.ts";
+import { NotFoundError, SandboxEndedError, TorporError } from "./errors.ts";
 import type {
   Command,
   CommandOptions,
@@ -44,6 +44,14 @@ export class Sandbox implements AsyncDisposable {
 
   /** @internal Made by `create`, `get` and `list`. */
   constructor(transport: Transport, wire: SandboxWire) {
+    if (typeof wire.id !== "string") {
+      throw new TorporError(
+        "the server's answer is no sandbox: is it Torpor, of the same version as this client?",
+        {
+          code: "invalid_response",
+        },
+      );
+    }
     this.id = wire.id;
     this.#transport = transport;
     this.#path = `/v1/sandboxes/${pathSegment("id", wire.id)}`;
@@ -78,8 +86,13 @@ export class Sandbox implements AsyncDisposable {
 
   /** Asks the server. Never extends the sandbox's life. */
   async refresh({ signal, timeoutMs }: CallOptions = {}): Promise<SandboxInfo> {
-    const answer = await this.#transport.json({ method: "GET", path: this.#path, signal, timeoutMs });
-    this.#info = sandboxInfoFromWire(answer as SandboxWire);
+    const answer = await this.#transport.json<SandboxWire>({
+      method: "GET",
+      path: this.#path,
+      signal,
+      timeoutMs,
+    });
+    this.#info = sandboxInfoFromWire(answer);
     return this.#info;
   }
 
@@ -128,8 +141,14 @@ export class Sandbox implements AsyncDisposable {
   async setTtl(seconds: number, { signal, timeoutMs }: CallOptions = {}): Promise<SandboxInfo> {
     const json = requestJson({ ttlSeconds: seconds }, new Set());
     const path = `${this.#path}/lifecycle`;
-    const answer = await this.#transport.json({ method: "PATCH", path, json, signal, timeoutMs });
-    this.#info = sandboxInfoFromWire(answer as SandboxWire);
+    const answer = await this.#transport.json<SandboxWire>({
+      method: "PATCH",
+      path,
+      json,
+      signal,
+      timeoutMs,
+    });
+    this.#info = sandboxInfoFromWire(answer);
     return this.#info;
   }
 
@@ -151,8 +170,13 @@ export class Sandbox implements AsyncDisposable {
   async destroy({ signal, timeoutMs }: CallOptions = {}): Promise<boolean> {
     if (this.#info.state === "destroyed") return false;
     try {
-      const answer = await this.#transport.json({ method: "DELETE", path: this.#path, signal, timeoutMs });
-      this.#info = sandboxInfoFromWire(answer as SandboxWire);
+      const answer = await this.#transport.json<SandboxWire>({
+        method: "DELETE",
+        path: this.#path,
+        signal,
+        timeoutMs,
+      });
+      this.#info = sandboxInfoFromWire(answer);
       return this.#info.reason === "user";
     } catch (error) {
       // 404: purged, or never ours; 410: ended. Either way it is gone.

@@ -1,7 +1,7 @@
 import type { CallOptions } from "./call-options.ts";
 import { answeredList } from "./answered-list.ts";
 import { downloadStream } from "./download-stream.ts";
-import { makeError } from "./error-from-response.ts";
+import { errorFromLine } from "./error-from-response.ts";
 import { ConnectionError, NotFoundError } from "./errors.ts";
 import { decodeNdjson } from "./ndjson.ts";
 import { pathSegment } from "./request-path.ts";
@@ -56,8 +56,13 @@ export class Templates {
 
   /** @throws NotFoundError `template_not_found` */
   async get(name: string, { signal, timeoutMs }: CallOptions = {}): Promise<Template> {
-    const answer = await this.#transport.json({ method: "GET", path: templatePath(name), signal, timeoutMs });
-    return templateFromWire(answer as TemplateWire);
+    const answer = await this.#transport.json<TemplateWire>({
+      method: "GET",
+      path: templatePath(name),
+      signal,
+      timeoutMs,
+    });
+    return templateFromWire(answer);
   }
 
   /** Builds a template, or finds it built. Without `timeoutMs` it takes the time it takes (minutes). */
@@ -75,10 +80,7 @@ export class Templates {
         };
       }
       if (line["type"] === "error") {
-        throw makeError(String(line["message"]), {
-          code: String(line["code"]),
-          details: (line["details"] ?? {}) as Record<string, unknown>,
-        });
+        throw errorFromLine(line);
       }
     }
     throw new ConnectionError(

@@ -48,18 +48,21 @@ export class Transport {
     return this.connection.url;
   }
 
-  /** Sends and reads a JSON answer; an empty answer gives undefined. Not checked against a schema. */
-  async json(request: TransportRequest): Promise<unknown> {
+  /** Sends and reads a JSON object. That it has the shape of `Answer` is the server's promise, and not checked. */
+  async json<Answer extends object>(request: TransportRequest): Promise<Answer> {
     const text = await this.text(request);
-    if (text === "") return undefined;
+    let answer: unknown;
+    let cause: unknown;
     try {
-      return JSON.parse(text);
-    } catch (cause) {
-      throw new TorporError(
-        `${request.method} ${request.path} was answered with a body that is no JSON: check the URL and any proxy`,
-        { code: "invalid_response", cause },
-      );
+      answer = JSON.parse(text);
+    } catch (error) {
+      cause = error;
     }
+    if (typeof answer === "object" && answer !== null) return answer as Answer;
+    throw new TorporError(
+      `${request.method} ${request.path} was answered with a body that is no JSON object: check the URL and any proxy`,
+      { code: "invalid_response", cause },
+    );
   }
 
   /** Sends and reads the answer as text. */

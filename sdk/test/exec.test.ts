@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { describe, expect, it } from "vitest";
 import {
   CommandError,
@@ -286,7 +287,7 @@ describe("exec, streamed", () => {
     for await (const event of test.sandbox.execStream("x")) if (event.type === "start") break;
 
     const cancelled = test.sandbox.execStream("x");
-    for await (const _event of cancelled) break;
+    for await (const event of cancelled) if (event) break;
     cancelled.cancel();
     cancelled.cancel();
     await expect(cancelled.result).rejects.toHaveProperty("name", "AbortError");
@@ -378,10 +379,11 @@ describe("exec, streamed", () => {
     const chunk = base64("x".repeat(32 * 1024));
     await using test = await streaming(async (call) => {
       const line = `${JSON.stringify({ type: "stdout", data: chunk })}\n`;
+      const closed = closedByClient(call);
       while (!call.response.destroyed && sent < 4000) {
         sent++;
-        if (!call.response.write(line))
-          await new Promise<void>((resolve) => call.response.once("drain", resolve).once("close", resolve));
+        if (call.response.write(line)) continue;
+        await Promise.race([once(call.response, "drain"), closed]);
       }
     });
     const iterator = test.sandbox.execStream("x")[Symbol.asyncIterator]();

@@ -20,7 +20,7 @@ export interface Call {
   json(): Promise<Record<string, unknown>>;
 }
 
-export type Handler = (call: Call) => Promise<void> | void;
+export type Handler = (call: Call) => unknown;
 
 /** A real HTTP server that speaks the wire's shapes; what it does with each request is the test's to say. */
 export class FakeServer implements AsyncDisposable {

@@ -39,9 +39,15 @@ describe("what is sent again", () => {
     let count = 0;
     server.on("GET", "/v1/sandboxes/{id}", ({ response }) => {
       count++;
-      if (count === 1) return void response.destroy();
+      if (count === 1) {
+        response.destroy();
+        return;
+      }
       const body = JSON.stringify(sandboxWire());
-      if (count > 2) return void response.end(body);
+      if (count > 2) {
+        response.end(body);
+        return;
+      }
       response.writeHead(200, { "content-length": body.length });
       response.write(body.slice(0, 20), () => response.destroy());
     });
@@ -171,14 +177,15 @@ describe("when sending again stops", () => {
     const { signal } = new AbortController();
     const added: string[] = [];
     const removed: string[] = [];
-    const { addEventListener, removeEventListener } = signal;
+    const addEventListener = signal.addEventListener.bind(signal);
+    const removeEventListener = signal.removeEventListener.bind(signal);
     signal.addEventListener = (...args: Parameters<typeof addEventListener>) => {
       added.push(args[0]);
-      addEventListener.apply(signal, args);
+      addEventListener(...args);
     };
     signal.removeEventListener = (...args: Parameters<typeof removeEventListener>) => {
       removed.push(args[0]);
-      removeEventListener.apply(signal, args);
+      removeEventListener(...args);
     };
     for (let count = 0; count < 5; count++) await server.client().sandboxes.get(SANDBOX_ID, { signal });
     expect(added.length).toBe(5);

@@ -1,0 +1,111 @@
+import { expect, it } from "vitest";
+import { ConnectionError, NotFoundError } from "@torpor/sdk";
+import { FakeServer, ndjson, sendError, sendJson } from "./fake-server.ts";
+
+const template = {
+  name: "base",
+  hash: "abc",
+  description: "Debian",
+  size_bytes: 10,
+  built_at: "2026-11-29T16:00:00Z",
+  golden: ["gvisor"],
+};
+
+it("lists, gives and removes templates", async () => {
+  await using server = await FakeServer.start();
+  server
+    .on("GET", "/v1/templates", ({ response }) => sendJson(response, 200, { templates: [template] }))
+    .on("GET", "/v1/templates/base", ({ response }) => sendJson(response, 200, template))
+    .on("DELETE", "/v1/templates/base", ({ response }) => response.writeHead(204).end())
+    .on("DELETE", "/v1/templates/none", ({ response }) =>
+      sendError(response, 404, "template_not_found", "none"),
+    );
+  const { templates } = server.client();
+  const [first] = await templates.list();
+  expect(first).toEqual(await templates.get("base"));
+  expect(first).toMatchObject({
+    sizeBytes: 10,
+    builtAt: new Date("2026-11-29T16:00:00Z"),
+    golden: ["gvisor"],
+  });
+  expect([await templates.remove("base"), await templates.remove("none")]).toEqual([true, false]);
+});
+
+it("builds a template, telling how far it is", async () => {
+  await using server = await FakeServer.start();
+  server.on("POST", "/v1/templates/base/build", ({ response }) => {
+    const send = ndjson(response);
+    send({ type: "progress", stage: "packages", label: "Installing", fraction: 0.5 });
+    send({ type: "done", template, cached: false });
+    response.end();
+  });
+  const seen: unknown[] = [];
+  const build = await server
+    .client()
+    .templates.build("base", { onProgress: ({ stage, fraction }) => seen.push([stage, fraction]) });
+  expect(build).toMatchObject({ cached: false, template: { name: "base" } });
+  expect(seen).toEqual([["packages", 0.5]]);
+});
+
+it.each([
+  [
+    "says so",
+    [{ type: "error", code: "template_not_found", message: "no such recipe" }],
+    { code: "template_not_found" },
+  ],
+  [
+    "stops in the middle",
+    [{ type: "progress", stage: "s", label: "l", fraction: 0 }],
+    { code: "connection_lost" },
+  ],
+])("throws when a build %s", async (_what, lines, expected) => {
+  await using server = await FakeServer.start();
+  server.on("POST", "/v1/templates/base/build", ({ response }) => {
+    const send = ndjson(response);
+    for (const line of lines) send(line);
+    response.end();
+  });
+  const error = await server
+    .client()
+    .templates.build("base")
+    .catch((caught: unknown) => caught);
+  expect(error).toMatchObject(expected);
+  expect(error).toBeInstanceOf(expected.code === "connection_lost" ? ConnectionError : NotFoundError);
+});
+
+it("makes, lists and revokes keys", async () => {
+  const key = {
+    id: "k1",
+    name: "ci",
+    prefix: "tp_abcd",
+    tenant: "acme",
+    scopes: ["sandbox:read"],
+    created_at: "2026-11-29T16:00:00Z",
+    expires_at: null,
+    last_used_at: null,
+    revoked_at: null,
+  };
+  await using server = await FakeServer.start();
+  let body: unknown;
+  server
+    .on("POST", "/v1/keys", async (call) => {
+      body = await call.json();
+      sendJson(call.response, 201, { ...key, key: "tp_secret" });
+    })
+    .on("GET", "/v1/keys", ({ response }) => sendJson(response, 200, { items: [key], next_cursor: null }))
+    .on("DELETE", "/v1/keys/k1", ({ response }) => sendJson(response, 200, key))
+    .on("DELETE", "/v1/keys/k2", ({ response }) => sendError(response, 404, "not_found", "no such key"));
+  const { keys } = server.client();
+  const made = await keys.create({
+    name: "ci",
+    tenant: "acme",
+    scopes: ["sandbox:read"],
+    expiresInSeconds: 60,
+  });
+  expect(body).toEqual({ name: "ci", tenant: "acme", scopes: ["sandbox:read"], expires_in_seconds: 60 });
+  expect(made).toMatchObject({ key: "tp_secret", prefix: "tp_abcd", expiresAt: null });
+  expect(await keys.list()).toEqual([
+    expect.objectContaining({ id: "k1", createdAt: new Date("2026-11-29T16:00:00Z") }),
+  ]);
+  expect([await keys.revoke("k1"), await keys.revoke("k2")]).toEqual([true, false]);
+});

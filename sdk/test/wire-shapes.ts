@@ -1,0 +1,44 @@
+/**
+ * Compiled, never run: fails to compile when this client's copies of the wire's shapes differ from the protocol's.
+ * The client takes no code of other packages, so that it has no dependencies.
+ */
+import type * as protocol from "@torpor/protocol";
+import type * as sdk from "@torpor/sdk";
+import type * as wire from "../src/wire.ts";
+
+/** Whether each can be used as the other. */
+type Same<A, B> = [A] extends [B] ? ([B] extends [A] ? true : false) : false;
+
+/** What the client sends, as the protocol names it: every option of ours is one of theirs. */
+type SnakeCase<Name extends string> = Name extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${SnakeCase<Rest>}`
+  : "";
+type SentNames<Options, NotSent> = SnakeCase<Exclude<keyof Options, NotSent> & string>;
+type CallNames = keyof sdk.KeyedCallOptions;
+
+/** `persistent` is the later option: the protocol takes only `false` until there are persistent sandboxes. */
+type CreateNames = Exclude<keyof protocol.CreateSandboxRequest, "persistent">;
+/** The client sets these two by itself. */
+type ExecNames = Exclude<keyof protocol.ExecRequest, "cmd" | "encoding" | "background">;
+type KeyNames = keyof protocol.CreateKeyRequest;
+
+type EndLine = Omit<wire.ExecResultWire, "stdout" | "stderr" | "encoding"> & { type: "end" };
+
+export const shapesAgree: [
+  Same<wire.SandboxWire, protocol.Sandbox>,
+  Same<wire.SandboxStateWire, protocol.SandboxState>,
+  Same<wire.AttestationWire, protocol.Attestation>,
+  Same<wire.PageWire<wire.SandboxWire>, protocol.Page<protocol.Sandbox>>,
+  Same<wire.ExecResultWire, protocol.ExecResult>,
+  Same<EndLine, Extract<protocol.ExecEvent, { type: "end" }>>,
+  Same<wire.ProcessWire, protocol.SandboxProcess>,
+  Same<wire.FileEntryWire, protocol.FileEntry>,
+  Same<sdk.FileChange["type"], protocol.FileChange["type"]>,
+  Same<wire.TemplateWire, protocol.Template>,
+  Same<wire.KeyWire, protocol.ApiKey>,
+  Same<wire.KeyScope, protocol.Scope>,
+  Same<sdk.ExecOutcome, protocol.ExecOutcome>,
+  Same<SentNames<sdk.SandboxCreateOptions, CallNames>, CreateNames>,
+  Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
+  Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
+] = [true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true];
