@@ -104,7 +104,7 @@ async function main(): Promise<void> {
   const prune = setInterval(() => journal.prune(Date.now()), PRUNE_INTERVAL_MS);
   scope.defer(() => clearInterval(prune));
 
-  let drained = false;
+  let drained: Promise<void> | undefined;
   const health = async (): Promise<HostHealth> => ({
     host_id: hostname(),
     version: VERSION,
@@ -122,17 +122,21 @@ async function main(): Promise<void> {
     log,
     token: config.token,
     health,
-    drain: async () => {
-      if (drained) return;
-      drained = true;
-      await pools.stop();
-      await machines.endAll("shutdown");
-      await slots.sweep();
-      await router.remove();
-      cgroups.close();
-      journal.setFact("router", null);
-    },
+    // A second caller joins the first; one that failed can be asked again.
+    drain: () =>
+      (drained ??= drainAll().catch((error: unknown) => {
+        drained = undefined;
+        throw error;
+      })),
   });
+  const drainAll = async (): Promise<void> => {
+    await machines.endAll("shutdown");
+    await pools.stop();
+    await slots.sweep();
+    await router.remove();
+    cgroups.close();
+    journal.setFact("router", null);
+  };
   await listen(server, socketPath, config);
   scope.defer(() => {
     server.close();
@@ -145,7 +149,7 @@ async function main(): Promise<void> {
     for (const name of ["SIGTERM", "SIGINT"] as const) process.once(name, () => resolve(name));
   });
   // Machines run on: the next host adopts them. What only waits is made anew faster than it is taken over.
-  if (!drained) await pools.stop();
+  await (drained ?? pools.stop());
   log.info({ op: "host.stop", outcome: "stopped", signal, left: machines.counts.running });
 }
 

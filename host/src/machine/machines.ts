@@ -40,8 +40,8 @@ export interface MachineSource {
 export interface MachinesOptions {
   journal: Journal;
   driver: Driver;
-  slots: Slots;
-  router: Router;
+  slots: Pick<Slots, "placeOf" | "claim" | "clear">;
+  router: Pick<Router, "setEgress">;
   source: MachineSource;
   feed: EventFeed;
   clock: Clock;
@@ -67,6 +67,9 @@ const ADOPT_TIMEOUT_MS = 5000;
 export class Machines {
   readonly #options: MachinesOptions;
   readonly #held = new Map<string, Held>();
+  /** Ended machines whose end the journal could not take, e.g. because the disk is full; written by the watch later. */
+  readonly #unwritten = new Map<string, MachineEntry>();
+  #closed = false;
   #stopWatch: (() => void) | undefined;
 
   constructor(options: MachinesOptions) {
@@ -92,6 +95,7 @@ export class Machines {
    * @returns the machine and whether this call made it. @throws CodedError when it cannot be made; nothing stays then.
    */
   async create(id: string, spec: MachineSpec): Promise<{ machine: Machine; created: boolean }> {
+    if (this.#closed) throw new CodedError("host_unavailable", `machine ${id} was not made: this host is being taken down`);
     const existing = this.#held.get(id);
     if (existing?.phase.name === "creating") return { machine: await existing.phase.done, created: false };
     const known = this.get(id);
@@ -155,15 +159,33 @@ export class Machines {
       log.info({ op: "machine.create", outcome: "created", sandboxId: entry.id, tenant: spec.tenant, template: spec.template, source: entry.source, slot: entry.slot, durationMs: round(clock.monotonic() - startedAt) });
       return toMachine(entry);
     } catch (error) {
-      pristine?.guest.close();
-      if (pristine !== undefined) await slots.clear(pristine.handle.place.slot);
       const aborted = abort.signal.aborted;
       const reason: EndReason = aborted ? (abort.signal.reason as EndReason) : "create_failed";
-      this.#finish(entry, reason, error instanceof Error ? error.message : String(error));
+      await this.#undoCreate(entry, pristine, reason, error instanceof Error ? error.message : String(error));
       log.error({ op: "machine.create", outcome: reason, sandboxId: entry.id, tenant: spec.tenant, durationMs: round(clock.monotonic() - startedAt), err: error });
       if (aborted) throw endedError(toMachine(entry));
       throw error;
     }
+  }
+
+  /** Takes down what a failed creation had made. When that fails too, the machine stays, `ending`, for the watch. */
+  async #undoCreate(entry: MachineEntry, pristine: PristineMachine | undefined, reason: EndReason, message: string): Promise<void> {
+    if (pristine !== undefined) {
+      const { handle, guest } = pristine;
+      guest.close();
+      try {
+        await this.#options.slots.clear(handle.place.slot);
+      } catch (error) {
+        this.#options.log.error({ op: "machine.create", outcome: "left", sandboxId: entry.id, slot: handle.place.slot, err: error });
+        entry.state = "ending";
+        entry.reason = reason;
+        entry.message = message;
+        this.#held.set(entry.id, { entry, phase: { name: "running", handle, guest, cancelDeadline: () => {}, oomKills: 0, lastOomAt: null } });
+        this.#write(entry);
+        return;
+      }
+    }
+    this.#finish(entry, reason, message);
   }
 
   async #init(entry: MachineEntry, { guest, prepared, template: { manifest } }: PristineMachine & { template: SourceTemplate }): Promise<Attestation> {
@@ -208,7 +230,7 @@ export class Machines {
   get(id: string): Machine | undefined {
     const held = this.#held.get(id);
     if (held === undefined) {
-      const entry = this.#options.journal.get(id);
+      const entry = this.#unwritten.get(id) ?? this.#options.journal.get(id);
       return entry === undefined ? undefined : toMachine(entry);
     }
     if (held.phase.name === "running") this.#noteOom(held.phase);
@@ -222,7 +244,7 @@ export class Machines {
   /** A running machine's way in. @throws CodedError `sandbox_not_found`, or 410 `sandbox_ended` with the reason. */
   reach(id: string): { entry: Readonly<MachineEntry>; guest: GuestClient; handle: MachineHandle } {
     const held = this.#held.get(id);
-    if (held?.phase.name === "running") return { entry: held.entry, guest: held.phase.guest, handle: held.phase.handle };
+    if (held?.phase.name === "running" && held.entry.state === "running") return { entry: held.entry, guest: held.phase.guest, handle: held.phase.handle };
     const machine = this.get(id);
     if (machine === undefined) throw notFound(id);
     if (held?.phase.name === "creating") throw new CodedError("guest_unavailable", `machine ${id} is still being created; try again shortly`);
@@ -268,13 +290,13 @@ export class Machines {
   }
 
   async #end(entry: MachineEntry, phase: Extract<Phase, { name: "running" }>, reason: EndReason, message: string | null): Promise<Machine> {
-    const { journal, slots, log, clock } = this.#options;
+    const { slots, log, clock } = this.#options;
     const startedAt = clock.monotonic();
     phase.cancelDeadline();
     entry.state = "ending";
     entry.reason = reason;
     entry.message = message;
-    journal.put(entry);
+    this.#write(entry);
     phase.guest.close();
     try {
       await slots.clear(phase.handle.place.slot);
@@ -290,14 +312,36 @@ export class Machines {
   }
 
   #finish(entry: MachineEntry, reason: EndReason, message: string | null): void {
-    const { journal, feed, clock } = this.#options;
     entry.state = "ended";
     entry.reason = reason;
     entry.message = message;
-    entry.endedAt = clock.now();
-    journal.put(entry);
+    entry.endedAt = this.#options.clock.now();
     this.#held.delete(entry.id);
-    feed.add("ended", toMachine(entry), entry.endedAt);
+    this.#unwritten.set(entry.id, entry);
+    this.#writeEnded();
+  }
+
+  /** Writes what has ended, and tells of it; what the journal does not take now is tried again by the watch. */
+  #writeEnded(): void {
+    const { journal, feed, clock, log } = this.#options;
+    for (const entry of this.#unwritten.values()) {
+      try {
+        journal.put(entry);
+        feed.add("ended", toMachine(entry), entry.endedAt ?? clock.now());
+        this.#unwritten.delete(entry.id);
+      } catch (error) {
+        log.error({ op: "machine.write", outcome: "failed", sandboxId: entry.id, err: error }, "will be tried again by the watch");
+      }
+    }
+  }
+
+  /** Intent on the way to an end. An end is not put off because the journal cannot be written, as on a full disk. */
+  #write(entry: MachineEntry): void {
+    try {
+      this.#options.journal.put(entry);
+    } catch (error) {
+      this.#options.log.error({ op: "machine.write", outcome: "failed", sandboxId: entry.id, state: entry.state, err: error });
+    }
   }
 
   #endInBackground(id: string, reason: EndReason, message: string): void {
@@ -382,6 +426,7 @@ export class Machines {
   }
 
   #lookAround(): void {
+    this.#writeEnded();
     for (const { entry, phase } of this.#held.values()) {
       if (phase.name !== "running") continue;
       if (entry.state === "ending") {
@@ -390,6 +435,7 @@ export class Machines {
         this.#noteOom(phase);
         void this.#endCrashed(entry, phase);
       } else {
+        this.#noteOom(phase); // close to when it happened, so that a later KILL is not taken for it
         void this.#boundConsole(phase.handle);
       }
     }
@@ -417,8 +463,9 @@ export class Machines {
     if (size > MAX_CONSOLE_BYTES) truncate(path, 0, () => {});
   }
 
-  /** Ends every machine, e.g. when the instance is taken down. */
+  /** Ends every machine and makes no more: the instance is being taken down. */
   async endAll(reason: EndReason): Promise<void> {
+    this.#closed = true;
     await Promise.allSettled([...this.#held.keys()].map((id) => this.end(id, reason)));
   }
 

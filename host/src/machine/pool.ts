@@ -18,7 +18,7 @@ export interface PristineMachine {
 export interface PoolOptions {
   template: { name: string; rootfsDir: string; golden: Golden };
   driver: Driver;
-  slots: Slots;
+  slots: Pick<Slots, "make" | "clear">;
   clock: Clock;
   log: Log;
   /** Machines kept restored, pinged and paused. 0 turns the pool off. */
@@ -118,10 +118,7 @@ export class Pool {
 
   #takeReady(): PristineMachine | undefined {
     for (let member = this.#ready.shift(); member !== undefined; member = this.#ready.shift()) {
-      if (this.#options.driver.adopt(member.handle)) {
-        this.#options.driver.resume(member.handle);
-        return member;
-      }
+      if (this.#options.driver.adopt(member.handle) && this.#signalled(() => this.#options.driver.resume(member.handle))) return member;
       this.#discard(member.handle, member.guest);
     }
     return undefined;
@@ -133,6 +130,16 @@ export class Pool {
       this.#discard(shell);
     }
     return undefined;
+  }
+
+  /** Whether the process took the signal; one that has just ended did not. */
+  #signalled(send: () => void): boolean {
+    try {
+      send();
+      return true;
+    } catch {
+      return false;
+    }
   }
 
   #discard(handle: MachineHandle, guest?: GuestClient): void {
@@ -209,8 +216,8 @@ export class Pool {
           }
           const shell = this.#takeShell();
           const member = await (shell === undefined ? this.#fromNothing(diskMib, "pool", signal) : this.#fill(shell, "pool", signal));
-          driver.pause(member.handle);
-          this.#ready.push(member);
+          if (this.#signalled(() => driver.pause(member.handle))) this.#ready.push(member);
+          else this.#discard(member.handle, member.guest);
         });
         this.#failures = 0;
       } catch (error) {

@@ -7,9 +7,9 @@ import { MAX_SLOT } from "../network/address-plan.ts";
 import type { Egress, Router } from "../network/router.ts";
 
 export interface SlotsOptions {
-  router: Router;
-  driver: Driver;
-  cgroups: CgroupTree;
+  router: Pick<Router, "addSlot" | "removeSlot" | "slotsInPlace">;
+  driver: Pick<Driver, "kill">;
+  cgroups: Pick<CgroupTree, "children">;
   /** Parent of the machines' directories. */
   directory: string;
   /** Name of a slot's network namespace. */

@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
-import { mkdir, readFile, readdir } from "node:fs/promises";
+import { mkdir, readdir } from "node:fs/promises";
 import { join } from "node:path";
+import { isAlive, processIdentity } from "../process-identity.ts";
 import { removeTree } from "./mounts.ts";
 
 // The owner is in the folder's name, so there is no moment at which a folder exists without one.
@@ -8,15 +9,15 @@ const UNFINISHED = /^\.(?:building|removing)-(\d+)-(\d+)-[0-9a-f]+$/;
 
 /** Makes a folder for work under way, named after this process. */
 export async function makeUnfinishedDir(templatesDir: string, kind: "building" | "removing"): Promise<string> {
-  const dir = join(templatesDir, await unfinishedName(kind));
+  const dir = join(templatesDir, unfinishedName(kind));
   await mkdir(dir, { mode: 0o700 });
   return dir;
 }
 
 /** A free name of that kind, for a rename. */
-export async function unfinishedName(kind: "building" | "removing"): Promise<string> {
-  const startTime = await processStartTime(process.pid);
-  return `.${kind}-${process.pid}-${startTime ?? "0"}-${randomBytes(6).toString("hex")}`;
+function unfinishedName(kind: "building" | "removing"): string {
+  const startTime = processIdentity(process.pid)?.startTime ?? 0;
+  return `.${kind}-${process.pid}-${startTime}-${randomBytes(6).toString("hex")}`;
 }
 
 /**
@@ -30,21 +31,9 @@ export async function sweepUnfinished(templatesDir: string): Promise<string[]> {
   for (const name of await readdir(templatesDir)) {
     const match = UNFINISHED.exec(name);
     if (match === null) continue;
-    const startTime = await processStartTime(Number(match[1]));
-    if (startTime !== undefined && startTime === match[2]) continue;
+    if (isAlive({ pid: Number(match[1]), startTime: Number(match[2]) })) continue;
     await removeTree(join(templatesDir, name));
     removed.push(name);
   }
   return removed;
-}
-
-/** Start time of a process in clock ticks since boot (proc(5), stat field 22): with the pid it names one process for good. */
-async function processStartTime(pid: number): Promise<string | undefined> {
-  try {
-    const stat = await readFile(`/proc/${pid}/stat`, "utf8");
-    return stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19]; // the name before may contain anything
-  } catch (error) {
-    if (["ENOENT", "ESRCH"].includes((error as NodeJS.ErrnoException).code ?? "")) return undefined;
-    throw error;
-  }
 }

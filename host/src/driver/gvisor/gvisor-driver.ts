@@ -15,6 +15,9 @@ const MEMORY_OVERHEAD_MIB = 128;
 /** Threads of sentry, gofer and systrap's stubs: a fork bomb inside must meet the inner limit long before this one. */
 const PIDS_LIMIT = 8192;
 
+/** The script that starts runsc in a place of its own: beside this file's source, whether it runs from src or from dist. */
+export const LAUNCHER_PATH = fileURLToPath(new URL("../../../src/driver/gvisor/launch.sh", import.meta.url));
+
 export interface GvisorDriverOptions {
   runsc: RunscBuild;
   platform: Platform;
@@ -30,13 +33,10 @@ export class GvisorDriver implements Driver {
   readonly info: DriverInfo;
   readonly #options: GvisorDriverOptions;
   readonly #disks: DiskImages;
-  readonly #launcher: string;
 
   constructor(options: GvisorDriverOptions) {
     this.#options = options;
     this.#disks = new DiskImages(options.cacheDir);
-    // Beside this file's source, whether it runs from src or from dist.
-    this.#launcher = fileURLToPath(new URL("../../../src/driver/gvisor/launch.sh", import.meta.url));
     this.info = { name: "gvisor", version: options.runsc.version, acceleration: options.platform };
   }
 
@@ -151,7 +151,7 @@ export class GvisorDriver implements Driver {
     const consoleLog = await open(join(place.directory, "console.log"), "a", 0o600);
     try {
       await run(
-        ["unshare", "--mount", "--propagation", "private", "--", "/bin/sh", this.#launcher,
+        ["unshare", "--mount", "--propagation", "private", "--", "/bin/sh", LAUNCHER_PATH,
           this.#options.hideNetSysctls ? "hide" : "show", ...disk, ...own.join, "--",
           this.#options.runsc.path, ...this.#flags(place), ...command],
         withSignal({ timeoutMs: 60_000, outputFd: consoleLog.fd }, signal),
