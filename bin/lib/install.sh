@@ -97,8 +97,8 @@ install_system_packages() {
   done
   runsc_is_good || { newer+=(runsc) && reasons+=("runsc of $MINIMUM_RUNSC or newer: gVisor, which runs the sandboxes"); }
   go_is_good || { newer+=(golang-go) && reasons+=("go 1.$(go_minor_needed <"$root/guest/go.mod") or newer: compiles the agent inside the sandboxes"); }
-  if ! has_compiler && ! sqlite_is_good; then
-    packages+=(make g++ python3) reasons+=("make, g++, python3: compile the SQLite binding")
+  if ! has_compiler && { [[ -n "${want_compiler:-}" ]] || ! sqlite_is_good; }; then
+    packages+=(make g++ python3) reasons+=("make, g++, python3: compile the SQLite binding${want_compiler:+, and Go tests with the race detector}")
   fi
   if [[ -n "${want_postgresql:-}" ]] && ! postgresql_is_there; then
     packages+=(postgresql) reasons+=("postgresql: the store's tests run on it too")

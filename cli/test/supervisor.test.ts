@@ -1,5 +1,4 @@
 import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { readStatus } from "../src/instance/instance-status.ts";
 import { isAlive } from "../src/instance/process-identity.ts";
@@ -139,12 +138,12 @@ describe("down", () => {
   });
 
   it("starts a host for the clean-up when machines were left without one", async () => {
-    mkdirSync(join(it_.paths.machinesDir, "s1"), { recursive: true });
-    writeFileSync(join(it_.paths.hostDir, "journal.sqlite"), "");
+    mkdirSync(it_.paths.runDir, { recursive: true });
+    writeFileSync(it_.paths.undrained, "");
     const notes: string[] = [];
     expect(await down(notes)).toEqual({ was_running: true, killed: [] });
     expect(it_.trace()).toContain("host POST /v1/drain");
-    expect(notes.join()).toMatch(/starting one to end them/);
+    expect(notes.join()).toMatch(/starting one to do it/);
     expect(await down()).toEqual({ was_running: false, killed: [] });
   });
 });

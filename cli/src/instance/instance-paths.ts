@@ -7,7 +7,6 @@ export const DEFAULT_STATE_DIR = "/var/lib/torpor";
 export interface InstancePaths {
   stateDir: string;
   hostDir: string;
-  machinesDir: string;
   serverDir: string;
   runDir: string;
   logsDir: string;
@@ -18,6 +17,8 @@ export interface InstancePaths {
   hostSocket: string;
   hostToken: string;
   supervisorLock: string;
+  /** There while a host's machines and networks may exist: made before it starts, removed once it has ended them. */
+  undrained: string;
 }
 
 /** Lays out the state directory; nothing is read or made. */
@@ -27,7 +28,6 @@ export function instancePaths(stateDir: string): InstancePaths {
   return {
     stateDir: root,
     hostDir: join(root, "host"),
-    machinesDir: join(root, "host", "machines"),
     serverDir: join(root, "server"),
     runDir,
     logsDir: join(root, "logs"),
@@ -38,5 +38,6 @@ export function instancePaths(stateDir: string): InstancePaths {
     hostSocket: join(runDir, "host.sock"),
     hostToken: join(runDir, "host-token"),
     supervisorLock: join(runDir, "supervisor.lock"),
+    undrained: join(runDir, "undrained"),
   };
 }

@@ -1,11 +1,10 @@
-import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, readFileSync, rmSync } from "node:fs";
 import { CodedError } from "@torpor/protocol";
 import { type Installation, missingParts } from "./installation.ts";
 import type { InstancePaths } from "./instance-paths.ts";
 import { endProcess, isAlive, signalProcess, waitForEnd } from "./process-identity.ts";
 import { readRunFile } from "./run-file.ts";
-import { drainHost, startInstance } from "./supervisor.ts";
+import { drainHost, startHost } from "./supervisor.ts";
 import { supervisorOf } from "./supervisor-lock.ts";
 
 export interface ShutDownOptions {
@@ -59,7 +58,7 @@ export async function shutDown(options: ShutDownOptions): Promise<ShutDownResult
     if (how === "killed") result.killed.push(name);
     rmSync(path, { force: true });
   }
-  if (drain && hasMachines(paths)) await drainWithNewHost(options, result);
+  if (drain && existsSync(paths.undrained)) await drainWithNewHost(options, result);
   for (const path of [paths.instanceFile, paths.hostToken, paths.hostSocket, paths.supervisorLock])
     rmSync(path, { force: true });
   return result;
@@ -75,36 +74,28 @@ async function drainLeftHost({ paths, onNote }: ShutDownOptions): Promise<void> 
   }
 }
 
-/** Machines outlive their host. With no host to end them, one is started for that alone. */
+/** Machines and networks outlive their host. With no host to end them, one is started for that alone. */
 async function drainWithNewHost(options: ShutDownOptions, result: ShutDownResult): Promise<void> {
   const { paths, installation, env, onNote } = options;
   const missing = missingParts(installation);
   if (missing.length > 0) {
     throw new CodedError(
       "host_unavailable",
-      `sandboxes are left in ${paths.machinesDir} and no host runs to end them, nor can one be started: ${missing.join("; ")}. Build first (bin/quickstart), then run 'torpor down' again.`,
+      `the last host of ${paths.stateDir} left its machines and networks, and none can be started to end them: ${missing.join("; ")}. Build first (bin/quickstart), then run 'torpor down' again.`,
     );
   }
-  onNote("sandboxes were left without a host: starting one to end them");
+  onNote("the last host was not asked to end its machines: starting one to do it");
   result.was_running = true;
-  const instance = await startInstance({
+  const host = await startHost({
     paths,
     installation,
-    listen: "127.0.0.1:0",
     env: { ...env, TORPOR_POOL_TARGET: "0" },
     onEvent: (event) => {
       if (event.type === "note") onNote(event.message);
     },
   });
-  await instance.stop({ drain: true });
-}
-
-function hasMachines(paths: InstancePaths): boolean {
-  if (!existsSync(join(paths.hostDir, "journal.sqlite"))) return false;
-  try {
-    return readdirSync(paths.machinesDir).length > 0;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
-    throw error;
+  await host.stop({ drain: true });
+  if (existsSync(paths.undrained)) {
+    throw new CodedError("host_unavailable", `not everything of ${paths.stateDir} could be ended; see ${paths.logsDir}/host.log, and run 'torpor down' again`);
   }
 }

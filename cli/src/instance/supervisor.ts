@@ -15,14 +15,14 @@ import { releaseSupervisorLock, takeSupervisorLock } from "./supervisor-lock.ts"
 export interface SupervisorOptions {
   paths: InstancePaths;
   installation: Installation;
-  /** Address and port of the API. */
-  listen: string;
   env: NodeJS.ProcessEnv;
   onEvent: (event: ProgramEvent | { type: "note"; message: string }) => void;
-  /** Time for the host and the server to come up. Default 60 s each: a host adopts its machines first. */
+  /** Time for the host and for the server to come up, each. Default 60,000. */
   readyTimeoutMs?: number;
 }
 
+/** Time for the host and for the server to come up: a host adopts its machines first. */
+const READY_TIMEOUT_MS = 60_000;
 /** Grace between TERM and KILL. Host and server promise to exit within 5 s. */
 const STOP_GRACE_MS = 10_000;
 /** Time for the host to end all its machines. */
@@ -32,7 +32,19 @@ const DRAIN_TIMEOUT_MS = 60_000;
 export interface Instance {
   file: InstanceFile;
   /** Ends server and host; `drain` ends every sandbox first, else they go on and the next `up` takes them over. */
-  stop(options: { drain: boolean }): Promise<void>;
+  stop(options: StopOptions): Promise<void>;
+}
+
+interface StopOptions {
+  drain: boolean;
+}
+
+/** A running host, with the state directory taken and its logs kept bounded. */
+interface HostInstance {
+  token: string;
+  /** Its answer to `/v1/health`. */
+  health: Record<string, unknown>;
+  stop(options: StopOptions): Promise<void>;
 }
 
 /**
@@ -41,80 +53,34 @@ export interface Instance {
  * @throws CodedError `conflict` when another supervisor holds the state directory; `host_unavailable` when one of the
  * two does not come up, with nothing left running.
  */
-export async function startInstance(options: SupervisorOptions): Promise<Instance> {
-  const { paths, installation, onEvent } = options;
-  const owner = invokingOwner(options.env);
-  const runAs = serverOwner();
-  makeStateDirectories(paths, runAs);
-  const holder = takeSupervisorLock(paths.supervisorLock);
-  if (holder !== null) {
-    throw new CodedError("conflict", `an instance already runs from ${paths.stateDir} (pid ${holder.pid})`, {
-      details: { pid: holder.pid },
-    });
-  }
-  const token = randomBytes(32).toString("hex");
-  let health: unknown;
-  const host = new SupervisedProgram({
-    name: "host",
-    argv: installation.hostArgv,
-    env: hostEnv(options, token, runAs),
-    logPath: join(paths.logsDir, "host.log"),
-    runFilePath: paths.hostFile,
-    readyTimeoutMs: options.readyTimeoutMs ?? 60_000,
-    probe: async () => (health = await askHealth(paths, token)),
-    onEvent,
-  });
+export async function startInstance(options: SupervisorOptions & { listen: string }): Promise<Instance> {
+  const { paths, installation, listen } = options;
+  const host = await startHost(options);
   const server = new SupervisedProgram({
     name: "server",
     argv: installation.serverArgv,
-    env: serverEnv(options, token, owner, runAs),
+    env: serverEnv(options, host.token),
     logPath: join(paths.logsDir, "server.log"),
     runFilePath: paths.serverFile,
-    readyTimeoutMs: options.readyTimeoutMs ?? 60_000,
-    probe: async ({ url }) => {
-      const response = await fetch(new URL("/healthz", url ?? `http://${options.listen}`), {
-        signal: AbortSignal.timeout(5_000),
-      });
-      await response.body?.cancel();
-      if (!response.ok) throw new Error(`/healthz answers ${response.status}`);
-    },
-    onEvent,
+    readyTimeoutMs: options.readyTimeoutMs ?? READY_TIMEOUT_MS,
+    probe: ({ url }) => probeServer(url ?? `http://${listen}`),
+    onEvent: options.onEvent,
   });
-  const logs = ["host.log", "server.log", "supervisor.log"].map((name) => join(paths.logsDir, name));
-  const stopRotation = keepLogsBounded(logs, (path, error) =>
-    onEvent({ type: "note", message: `cannot rotate ${path}: ${String(error)}` }),
-  );
-
   let stopping: Promise<void> | undefined;
-  const stop = ({ drain }: { drain: boolean }): Promise<void> => {
+  const stop = (how: StopOptions): Promise<void> => {
     stopping ??= (async () => {
       await server.stop(STOP_GRACE_MS); // first, so that nothing new is made while the host ends the rest
-      if (drain) {
-        await drainHost(paths, token).catch((error: unknown) =>
-          onEvent({ type: "note", message: `the sandboxes could not all be ended: ${String(error)}` }),
-        );
-      }
-      await host.stop(STOP_GRACE_MS);
-      stopRotation();
-      for (const path of [paths.instanceFile, paths.hostToken, paths.hostSocket])
-        rmSync(path, { force: true });
-      releaseSupervisorLock(paths.supervisorLock);
+      rmSync(paths.instanceFile, { force: true });
+      await host.stop(how);
     })();
     return stopping;
   };
-
   try {
-    await endLeftovers(paths, onEvent);
-    writeFileAtomically(paths.hostToken, token, 0o600);
-    await host.start();
     const { url } = await server.start();
-    const text = (name: string): string => {
-      const value = (health as Record<string, unknown> | null)?.[name];
-      return typeof value === "string" ? value : "unknown";
-    };
+    const text = (name: string): string => (typeof host.health[name] === "string" ? host.health[name] : "unknown");
     const file: InstanceFile = {
       version: installation.version,
-      url: url ?? `http://${options.listen}`,
+      url: url ?? `http://${listen}`,
       state_dir: paths.stateDir,
       api_key_file: paths.apiKeyFile,
       driver: text("driver"),
@@ -130,6 +96,59 @@ export async function startInstance(options: SupervisorOptions): Promise<Instanc
   }
 }
 
+/** Takes the state directory and starts the host alone. @throws as {@link startInstance} */
+export async function startHost(options: SupervisorOptions): Promise<HostInstance> {
+  const { paths, installation, onEvent } = options;
+  makeStateDirectories(paths, serverOwner());
+  const holder = takeSupervisorLock(paths.supervisorLock);
+  if (holder !== null) {
+    throw new CodedError("conflict", `an instance already runs from ${paths.stateDir} (pid ${holder.pid})`, {
+      details: { pid: holder.pid },
+    });
+  }
+  const token = randomBytes(32).toString("hex");
+  let health: unknown;
+  const host = new SupervisedProgram({
+    name: "host",
+    argv: installation.hostArgv,
+    env: hostEnv(options, token),
+    logPath: join(paths.logsDir, "host.log"),
+    runFilePath: paths.hostFile,
+    readyTimeoutMs: options.readyTimeoutMs ?? READY_TIMEOUT_MS,
+    probe: async () => (health = await askHealth(paths, token)),
+    onEvent,
+  });
+  const logs = ["host.log", "server.log", "supervisor.log"].map((name) => join(paths.logsDir, name));
+  const stopRotation = keepLogsBounded(logs, (path, error) => onEvent({ type: "note", message: `cannot rotate ${path}: ${String(error)}` }));
+  const stop = async ({ drain }: StopOptions): Promise<void> => {
+    if (drain) {
+      await drainHost(paths, token).catch((error: unknown) =>
+        onEvent({ type: "note", message: `the sandboxes could not all be ended: ${error instanceof Error ? error.message : String(error)}` }),
+      );
+    }
+    await host.stop(STOP_GRACE_MS);
+    stopRotation();
+    for (const path of [paths.hostToken, paths.hostSocket]) rmSync(path, { force: true });
+    releaseSupervisorLock(paths.supervisorLock);
+  };
+  try {
+    await endLeftovers(paths, onEvent);
+    writeFileAtomically(paths.hostToken, token, 0o600);
+    writeFileAtomically(paths.undrained, "", 0o644);
+    await host.start();
+    return { token, health: typeof health === "object" && health !== null ? (health as Record<string, unknown>) : {}, stop };
+  } catch (error) {
+    await stop({ drain: false });
+    throw error;
+  }
+}
+
+async function probeServer(url: string): Promise<void> {
+  const response = await fetch(new URL("/healthz", url), { signal: AbortSignal.timeout(5_000) });
+  await response.body?.cancel();
+  if (!response.ok) throw new Error(`/healthz answers ${response.status}`);
+}
+
 function askHealth(paths: InstancePaths, token: string): Promise<unknown> {
   return hostRequest({
     socketPath: paths.hostSocket,
@@ -140,10 +159,11 @@ function askHealth(paths: InstancePaths, token: string): Promise<unknown> {
   });
 }
 
-/** Asks the host to end every machine, its pool and its network. */
+/** Asks the host to end every machine, its pool and its network, and notes that it has. */
 export async function drainHost(paths: InstancePaths, token: string): Promise<void> {
   const socketPath = readRunFile(paths.hostFile)?.socket ?? paths.hostSocket;
   await hostRequest({ socketPath, token, method: "POST", path: "/v1/drain", timeoutMs: DRAIN_TIMEOUT_MS });
+  rmSync(paths.undrained, { force: true });
 }
 
 /** Ends a host or server that outlived its supervisor. Its machines go on: the new host adopts them. */
@@ -190,19 +210,21 @@ function programEnv(env: NodeJS.ProcessEnv, paths: InstancePaths): NodeJS.Proces
   };
 }
 
-function hostEnv(options: SupervisorOptions, token: string, runAs: Owner): NodeJS.ProcessEnv {
+function hostEnv(options: SupervisorOptions, token: string): NodeJS.ProcessEnv {
   const { paths, installation } = options;
   return {
     ...programEnv(options.env, paths),
     TORPOR_HOST_TOKEN: token,
     TORPOR_GUEST_BINARY: installation.guestBinary,
     TORPOR_TEMPLATES_SOURCE: installation.templatesSource,
-    TORPOR_SOCKET_GID: String(runAs.gid),
+    TORPOR_SOCKET_GID: String(serverOwner().gid), // who may open its socket
   };
 }
 
-function serverEnv(options: SupervisorOptions, token: string, owner: Owner, runAs: Owner): NodeJS.ProcessEnv {
+function serverEnv(options: SupervisorOptions & { listen: string }, token: string): NodeJS.ProcessEnv {
   const { paths, listen } = options;
+  const owner = invokingOwner(options.env);
+  const runAs = serverOwner();
   const env: NodeJS.ProcessEnv = {
     ...programEnv(options.env, paths),
     TORPOR_HOST_TOKEN: token,
