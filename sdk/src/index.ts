@@ -43,6 +43,7 @@ export type {
   ListOptions,
   ReadOptions,
   SandboxFiles,
+  UploadArchiveOptions,
   WatchOptions,
   WriteOptions,
 } from "./sandbox-files.ts";

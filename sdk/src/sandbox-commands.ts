@@ -1,7 +1,7 @@
 import { BackgroundCommand } from "./background-command.ts";
 import type { CallOptions } from "./call-options.ts";
 import { checkCommand } from "./command-check.ts";
-import { NotFoundError, TorporError } from "./errors.ts";
+import { NotFoundError } from "./errors.ts";
 import { answeredList } from "./answered-list.ts";
 import {
   canBeBuffered,
@@ -18,7 +18,7 @@ import { pathSegment } from "./request-path.ts";
 import { requestJson } from "./request-json.ts";
 import { type SandboxProcess, sandboxProcessFromWire } from "./sandbox-process.ts";
 import type { Transport, TransportRequest } from "./transport.ts";
-import type { ExecResultWire, ProcessWire } from "./wire.ts";
+import type { ExecResultWire, ProcessWire, StartedExecWire } from "./wire.ts";
 
 /** Time limit of a background command that sets none, seconds: the longest the server takes. */
 const BACKGROUND_TIMEOUT_SECONDS = 86_400;
@@ -68,24 +68,14 @@ export class SandboxCommands {
 
   async start(cmd: Command, options: CommandOptions): Promise<BackgroundCommand> {
     const timeoutSeconds = options.timeoutSeconds ?? BACKGROUND_TIMEOUT_SECONDS;
+    const { signal, timeoutMs } = options;
     const request = this.#execRequest(cmd, { ...options, timeoutSeconds }, { background: true });
-    const deadline = this.#transport.deadline(`POST ${request.path}`, options);
-    const stream = new ExecStream({
-      cmd,
-      bytes: true,
-      check: false,
-      maxOutputBytes: 0,
-      open: this.#open({ ...request, deadline }),
-      deadline,
-      limitsSilence: true,
+    const { exec_id: execId, pid } = await this.#transport.json<StartedExecWire>({
+      ...request,
+      signal,
+      timeoutMs,
     });
-    // Leaving the loop closes the connection; the command, in the background, goes on.
-    for await (const event of stream) {
-      if (event.type === "start") return new BackgroundCommand(this, event.execId, event.pid);
-    }
-    throw new TorporError("the server began to stream a command without saying that it started", {
-      code: "invalid_response",
-    });
+    return new BackgroundCommand(this, execId, pid);
   }
 
   async kill(execId: string | number, signal: string, options: CallOptions): Promise<boolean> {

@@ -19,6 +19,8 @@ export interface ReadOptions extends CallOptions {
 }
 
 export interface WriteOptions extends CallOptions {
+  /** Owner of what is made; default `user`. */
+  user?: string | undefined;
   /** Permission bits, e.g. 0o755. Default: those of the file replaced, else 0o644. */
   mode?: number | undefined;
 }
@@ -36,6 +38,11 @@ export interface WatchOptions extends CallOptions {
 export interface ArchiveOptions extends CallOptions {
   /** Gzip-compressed. Default false. */
   gzip?: boolean | undefined;
+}
+
+export interface UploadArchiveOptions extends ArchiveOptions {
+  /** Owner of what is unpacked; default `user`. */
+  user?: string | undefined;
 }
 
 /** Slowest upload of content of known size that is still waited for, bytes per second. */
@@ -94,7 +101,7 @@ export class SandboxFiles {
    */
   async write(path: string, content: UploadContent, options: WriteOptions = {}): Promise<FileEntry> {
     const mode = options.mode === undefined ? undefined : modeText(options.mode);
-    const request = this.#uploadRequest("", { path, mode }, content, options);
+    const request = this.#uploadRequest("", { path, mode, user: options.user }, content, options);
     return fileEntryFromWire(await this.#transport.json<FileEntryWire>(request));
   }
 
@@ -140,8 +147,14 @@ export class SandboxFiles {
   }
 
   /** Unpacks a tar archive below `path`, which is made when missing. A failure may leave part of it unpacked. */
-  async uploadArchive(path: string, tar: UploadContent, options: ArchiveOptions = {}): Promise<void> {
-    const request = this.#uploadRequest("/archive", { path, format: archiveFormat(options) }, tar, options);
+  async uploadArchive(path: string, tar: UploadContent, options: UploadArchiveOptions = {}): Promise<void> {
+    const request = this.#uploadRequest(
+      "/archive",
+      { path, format: archiveFormat(options), user: options.user },
+      tar,
+      options,
+    );
+    request.headers = { "content-type": options.gzip ? "application/gzip" : "application/x-tar" };
     await this.#transport.text(request);
   }
 

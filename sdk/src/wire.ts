@@ -72,6 +72,12 @@ export interface ExecResultWire {
   message?: string | undefined;
 }
 
+/** Answer to a command in the background. */
+export interface StartedExecWire {
+  exec_id: string;
+  pid: number;
+}
+
 export interface ProcessWire {
   pid: number;
   exec_id: string | null;

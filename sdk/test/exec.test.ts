@@ -415,7 +415,7 @@ describe("commands in the background", () => {
     await using server = (await FakeServer.start()).withSandbox();
     server.on("POST", "/v1/sandboxes/{id}/exec", async (call) => {
       body = await call.json();
-      ndjson(call.response)({ type: "start", exec_id: "x9", pid: 7 });
+      sendJson(call.response, 202, { exec_id: "x9", pid: 7 });
     });
     server.on("GET", "/v1/sandboxes/{id}/processes/x9/output", ({ response }) => {
       const send = ndjson(response);

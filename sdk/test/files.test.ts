@@ -342,7 +342,9 @@ describe("the tree", () => {
       .on("GET", `${FS}/archive`, ({ response }) => void response.end("tar bytes"));
     await test.files.uploadArchive("/workspace", chunks("tar ", "bytes"), { gzip: true });
     expect(received).toBe("tar bytes");
-    expect(test.server.callsTo("PUT", "/archive")[0]?.query.get("format")).toBe("tar.gz");
+    const [put] = test.server.callsTo("PUT", "/archive");
+    expect(put?.query.get("format")).toBe("tar.gz");
+    expect(put?.headers["content-type"]).toBe("application/gzip");
     expect(await new Response(await test.files.downloadArchive("/workspace")).text()).toBe("tar bytes");
     expect(test.server.callsTo("GET", "/archive")[0]?.query.has("format")).toBe(false);
   });

@@ -31,6 +31,7 @@ export const shapesAgree: [
   Same<wire.PageWire<wire.SandboxWire>, protocol.Page<protocol.Sandbox>>,
   Same<wire.ExecResultWire, protocol.ExecResult>,
   Same<EndLine, Extract<protocol.ExecEvent, { type: "end" }>>,
+  Same<wire.StartedExecWire, protocol.StartedExec>,
   Same<wire.ProcessWire, protocol.SandboxProcess>,
   Same<wire.FileEntryWire, protocol.FileEntry>,
   Same<sdk.FileChange["type"], protocol.FileChange["type"]>,
@@ -41,4 +42,4 @@ export const shapesAgree: [
   Same<SentNames<sdk.SandboxCreateOptions, CallNames>, CreateNames>,
   Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
   Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
-] = [true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true];
+] = [true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true];
