@@ -4,4 +4,5 @@ export * from "./http-client.ts";
 export * from "./instance.ts";
 export * from "./leak-check.ts";
 export * from "./repository.ts";
+export * from "./template-cache.ts";
 export * from "./use-instance.ts";

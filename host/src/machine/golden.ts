@@ -25,6 +25,11 @@ const BOOT_TIMEOUT_MS = 30_000;
 /** Lets connections and garbage of the warm-up go before the machine is photographed. */
 const SETTLE_MS = 300;
 
+/** Name of a driver's golden snapshot below a template: one for each way of running, e.g. `gvisor-systrap`. */
+export function goldenName({ info }: Driver): string {
+  return `${info.name}-${info.acceleration}`;
+}
+
 /**
  * Looks for a golden snapshot that this driver build can restore.
  *

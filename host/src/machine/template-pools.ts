@@ -2,7 +2,7 @@ import type { Clock, Gate, Log } from "@torpor/base";
 import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
 import type { Driver, MachineLimits } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
-import { bakeGolden, findGolden, type Golden } from "./golden.ts";
+import { bakeGolden, findGolden, type Golden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
 import type { MachineSource } from "./machines.ts";
 import { Pool, type PristineMachine } from "./pool.ts";
@@ -49,7 +49,7 @@ export class TemplatePools implements MachineSource {
     const { store, driver, log } = this.#options;
     const templates = await store.list((hash, error) => log.error({ op: "template.list", template: hash, err: error }));
     for (const template of templates) {
-      if ((await findGolden(template.goldenDir(driver.info.name), driver)) === undefined) continue;
+      if ((await findGolden(template.goldenDir(goldenName(driver)), driver)) === undefined) continue;
       for (const name of template.names) this.#pool(name).catch((error: unknown) => log.error({ op: "pool.open", template: name, err: error }));
     }
   }
@@ -77,7 +77,7 @@ export class TemplatePools implements MachineSource {
   async #openPool(name: string): Promise<OpenPool> {
     const { store, driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate, preparation } = this.#options;
     const template = await store.resolve(name);
-    const golden = await findGolden(template.goldenDir(driver.info.name), driver);
+    const golden = await findGolden(template.goldenDir(goldenName(driver)), driver);
     if (golden === undefined) {
       throw new CodedError("template_not_ready", `template ${name} has no golden snapshot made by ${driver.info.name} ${driver.info.version}; run \`torpor template build ${name}\``, { details: { template: name } });
     }
@@ -96,7 +96,7 @@ export class TemplatePools implements MachineSource {
     const built = await buildTemplate({
       recipe,
       guestBinaryPath,
-      driverVersion: `${driver.info.name}/${driver.info.version}/${driver.info.acceleration}`,
+      driverVersion: `${driver.info.name}/${driver.info.version}`,
       templatesDir: store.templatesDir,
       cacheDir,
       ...(mirror === undefined ? {} : { mirror }),
@@ -112,7 +112,7 @@ export class TemplatePools implements MachineSource {
 
   async #bakeMissing(template: StoredTemplate, signal: AbortSignal | undefined): Promise<boolean> {
     const { driver, slots, limits, diskMib } = this.#options;
-    const goldenDir = template.goldenDir(driver.info.name);
+    const goldenDir = template.goldenDir(goldenName(driver));
     if ((await findGolden(goldenDir, driver)) !== undefined) return false;
     await bakeGolden({ rootfsDir: template.rootfsDir, settings: template.manifest, goldenDir, driver, slots, limits, diskMib, signal });
     return true;
@@ -152,7 +152,7 @@ export class TemplatePools implements MachineSource {
 
   async #describe(template: StoredTemplate): Promise<Template> {
     const { driver } = this.#options;
-    const golden = await findGolden(template.goldenDir(driver.info.name), driver);
+    const golden = await findGolden(template.goldenDir(goldenName(driver)), driver);
     return {
       name: template.names[0] ?? template.name,
       hash: template.hash,

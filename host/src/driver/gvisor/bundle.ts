@@ -37,15 +37,17 @@ export interface BundleOptions {
   directory: string;
   rootfsDir: string;
   netns: string;
+  /** PID 1. Default: the guest agent. */
+  args?: readonly string[];
 }
 
 /** Writes the OCI bundle (config.json) of a machine. The same for every machine of a template but for the netns. */
-export async function writeBundle({ directory, rootfsDir, netns }: BundleOptions): Promise<void> {
+export async function writeBundle({ directory, rootfsDir, netns, args = GUEST_COMMAND }: BundleOptions): Promise<void> {
   const config = {
     ociVersion: "1.0.2",
     process: {
       user: { uid: 0, gid: 0 },
-      args: GUEST_COMMAND,
+      args,
       env: ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "TZ=UTC", "HOME=/root"],
       cwd: "/",
       capabilities: {

@@ -1,0 +1,62 @@
+import { writeFileSync } from "node:fs";
+import { cpus, release, totalmem } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { ensureTemplates, Instance, templateCacheDir } from "@torpor/test";
+import { BareRuntime } from "./bare-runtime.ts";
+import { burstOfCreates } from "./burst.ts";
+import { createOnHit, createOnMiss } from "./create.ts";
+import { execRoundTrip } from "./exec.ts";
+import { type Figure, renderTable } from "./figures.ts";
+import { idleAwake, platformWork, waitingMember } from "./idle.ts";
+import { transferOneGib } from "./transfer.ts";
+
+const TEMPLATE = "base";
+const PARTS = ["hit", "miss", "exec", "idle", "burst", "transfer", "platforms"] as const;
+
+const { values } = parseArgs({
+  options: { rounds: { type: "string", default: "50" }, out: { type: "string" }, only: { type: "string", multiple: true, default: [...PARTS] } },
+});
+const rounds = Number(values.rounds);
+const wanted = (part: (typeof PARTS)[number]): boolean => values.only.includes(part);
+const figures: Figure[] = [];
+
+/** Runs one part on an instance of its own and says that it does. */
+async function part(name: string, options: { pool?: number; shells?: number; env?: Record<string, string> }, measure: (instance: Instance) => Promise<Figure[]>): Promise<void> {
+  process.stderr.write(`${name}...\n`);
+  const instance = await Instance.start({ server: true, pool: 3, shells: 2, ...options });
+  try {
+    figures.push(...(await measure(instance)));
+  } finally {
+    await instance.stop();
+    await instance.remove();
+  }
+}
+
+await ensureTemplates([TEMPLATE, "code-interpreter"], (line) => process.stderr.write(`${line}\n`));
+const template = join(templateCacheDir(), "by-name", TEMPLATE);
+const imageDir = join(template, "golden", "gvisor-systrap", "image");
+{
+  await using bare = await BareRuntime.open(join(template, "rootfs"));
+  if (wanted("hit")) await part("create on a pool hit", {}, (instance) => createOnHit(instance, TEMPLATE, bare, rounds));
+  if (wanted("miss")) {
+    await part("create on a miss", {}, (instance) => createOnMiss(instance, TEMPLATE, "shell", bare, imageDir, Math.min(rounds, 15)));
+    await part("create with nothing waiting", { pool: 0, shells: 0 }, (instance) => createOnMiss(instance, TEMPLATE, "cold", bare, imageDir, Math.min(rounds, 15)));
+  }
+}
+if (wanted("exec")) await part("exec", {}, (instance) => execRoundTrip(instance, Math.ceil(rounds / 5)));
+if (wanted("idle")) await part("waiting", {}, (instance) => waitingMember(instance, TEMPLATE));
+if (wanted("burst")) await part("32 at once", {}, (instance) => burstOfCreates(instance, TEMPLATE));
+if (wanted("transfer")) await part("1 GiB", {}, transferOneGib);
+if (wanted("platforms")) {
+  for (const platform of ["systrap", "ptrace"]) {
+    // A golden snapshot belongs to one platform: these start without a pool, from one baked for them.
+    await part(platform, { pool: 1, shells: 0, env: { TORPOR_PLATFORM: platform } }, async (instance) => {
+      await instance.host.buildTemplate(TEMPLATE);
+      return [...(await idleAwake(instance, platform)), ...(await platformWork(instance, platform))];
+    });
+  }
+}
+const machine = { cpus: cpus().length, model: cpus()[0]?.model, kernel: release(), memoryMib: Math.floor(totalmem() / 1048576), node: process.version, at: new Date().toISOString() };
+process.stdout.write(`${machine.cpus} cores of ${machine.model}, Linux ${machine.kernel}, Node ${machine.node}\n\n${renderTable(figures)}\n`);
+if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify({ machine, figures }, undefined, 2)}\n`);
