@@ -16,7 +16,8 @@ export class Scope implements AsyncDisposable {
   /** Registers a release. On a closed scope it runs at once, so that nothing acquired late is lost. */
   defer(release: Release): void {
     if (this.#closing !== undefined) {
-      this.#closing = this.#closing.then(release);
+      this.#closing = this.#closing.finally(release);
+      this.#closing.catch(() => {}); // the next close reports it; nobody may be waiting now
       return;
     }
     this.#releases.push(release);
