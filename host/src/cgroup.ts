@@ -19,7 +19,7 @@ export interface CgroupUsage {
   oomKills: number;
 }
 
-type Controller = "cpu" | "cpuacct" | "memory" | "pids";
+type Controller = "cpu" | "cpuacct" | "freezer" | "memory" | "pids";
 
 /** Where the controllers are mounted: one tree on v2, one a controller on v1; a hybrid machine has v1 ones. */
 export interface CgroupMounts {
@@ -42,7 +42,7 @@ export function findCgroupMounts(mountinfo: string, controllersOf: (directory: s
     if (mountPoint === undefined) continue;
     if (type === "cgroup2") unified ??= mountPoint;
     if (type !== "cgroup") continue;
-    for (const controller of ["cpu", "cpuacct", "memory", "pids"] as const) {
+    for (const controller of ["cpu", "cpuacct", "freezer", "memory", "pids"] as const) {
       if (options?.split(",").includes(controller) === true) directories[controller] ??= mountPoint;
     }
   }
@@ -178,6 +178,35 @@ export class Cgroup {
   }
 
   /**
+   * Stops every process of the group where it stands; it then uses no CPU. All of them, not the sandbox process alone:
+   * systrap's stubs wait for it by spinning. Answers when they have stopped.
+   */
+  async freeze(timeoutMs = 5000): Promise<void> {
+    const deadline = performance.now() + timeoutMs;
+    this.#setFrozen(true);
+    while (!this.#isFrozen()) {
+      if (performance.now() > deadline) throw new Error(`cgroup ${this.#directories().join(", ")} does not freeze`);
+      await delay(1);
+    }
+  }
+
+  /** Lets them go on. */
+  thaw(): void {
+    this.#setFrozen(false);
+  }
+
+  #setFrozen(frozen: boolean): void {
+    if (this.#version === 2) this.#write("memory", "cgroup.freeze", frozen ? "1" : "0");
+    else if (this.#paths.freezer !== undefined) this.#write("freezer", "freezer.state", frozen ? "FROZEN" : "THAWED");
+    else for (const pid of this.pids()) signal(pid, frozen ? "SIGSTOP" : "SIGCONT"); // v1 without a freezer
+  }
+
+  #isFrozen(): boolean {
+    if (this.#version === 2) return field(readText(join(this.#paths.memory ?? "", "cgroup.events")), "frozen") === 1;
+    return this.#paths.freezer === undefined || readText(join(this.#paths.freezer, "freezer.state")).trim() === "FROZEN";
+  }
+
+  /**
    * KILLs everything in the group, waits until it is empty and removes it. Idempotent.
    *
    * @throws Error when something still lives after `timeoutMs` (default 10,000), naming the pids.
@@ -188,7 +217,8 @@ export class Cgroup {
       const pids = this.pids();
       if (pids.length === 0) break;
       if (performance.now() > deadline) throw new Error(`processes ${pids.join(", ")} outlive SIGKILL in ${this.#directories().join(", ")}`);
-      for (const pid of pids) kill(pid);
+      for (const pid of pids) signal(pid, "SIGKILL");
+      this.#thawKilled();
       await delay(waitMs);
     }
     // A group whose last process has just been reaped may be busy for a moment.
@@ -198,15 +228,24 @@ export class Cgroup {
     }
   }
 
+  /** On v1 a frozen process dies only when it is thawed. */
+  #thawKilled(): void {
+    try {
+      this.thaw();
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error; // the freezer's part of the group is gone already
+    }
+  }
+
   #write(controller: Controller, file: string, value: string): void {
     const directory = this.#paths[controller];
     if (directory !== undefined) writeFileSync(join(directory, file), value);
   }
 }
 
-function kill(pid: number): void {
+function signal(pid: number, name: NodeJS.Signals): void {
   try {
-    process.kill(pid, "SIGKILL");
+    process.kill(pid, name);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
   }

@@ -59,7 +59,7 @@ export interface Driver {
   /** Restores an image into a prepared machine. */
   restore(prepared: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
   /** Stops all execution in RAM; 0 CPU afterwards. */
-  pause(machine: MachineHandle): void;
+  pause(machine: MachineHandle): Promise<void>;
   resume(machine: MachineHandle): void;
   /** Writes memory and disk to `imageDir` (made by it); the machine goes on running. */
   checkpoint(machine: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;

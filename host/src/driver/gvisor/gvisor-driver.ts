@@ -85,12 +85,12 @@ export class GvisorDriver implements Driver {
     }
   }
 
-  pause({ process: { pid } }: MachineHandle): void {
-    process.kill(pid, "SIGSTOP");
+  pause({ place }: MachineHandle): Promise<void> {
+    return this.#options.cgroups.group(String(place.slot)).freeze();
   }
 
-  resume({ process: { pid } }: MachineHandle): void {
-    process.kill(pid, "SIGCONT");
+  resume({ place }: MachineHandle): void {
+    this.#options.cgroups.group(String(place.slot)).thaw();
   }
 
   async checkpoint({ place }: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
