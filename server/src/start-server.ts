@@ -11,6 +11,8 @@ import { Api } from "./http/api.ts";
 import { Idempotency } from "./http/idempotency.ts";
 import { Metrics } from "./http/metrics.ts";
 import { addRoutes } from "./routes/add-routes.ts";
+import type { RouteDeps } from "./routes/route-deps.ts";
+import { serveTerminals } from "./routes/terminal.ts";
 import { ActivityLog } from "./sandbox/activity-log.ts";
 import { HostWatch } from "./sandbox/host-watch.ts";
 import { Sandboxes } from "./sandbox/sandboxes.ts";
@@ -59,11 +61,13 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const idempotency = new Idempotency({ store: idempotencyStore, owner: `srv_${randomText(20)}`, shared: database.kind === "postgres", clock, log });
   scope.defer(() => idempotency.close());
   const metrics = new Metrics();
-  const api = new Api({ authenticator: new Authenticator(keyStore, clock, log), idempotency, metrics, clock, log });
+  const authenticator = new Authenticator(keyStore, clock, log);
+  const api = new Api({ authenticator, idempotency, metrics, clock, log });
   const [link] = placement.links;
   if (link === undefined) throw new Error("a server needs a host");
   const watch = new HostWatch({ link, store: sandboxStore, sandboxes, clock, log, ...options.watch });
-  addRoutes({ api, sandboxes, sandboxStore, keyStore, placement, idempotency, activity, metrics, clock, log, version: VERSION });
+  const deps: RouteDeps = { api, sandboxes, sandboxStore, keyStore, placement, idempotency, activity, metrics, clock, log, version: VERSION };
+  addRoutes(deps);
   const listener = getRequestListener(api.app.fetch, { overrideGlobalObjects: false, autoCleanupIncoming: false });
   const server = createServer(
     // Head limits are Node's own; a body may take as long as it is sent, since files of any size stream through here.
@@ -75,9 +79,11 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     sockets.add(socket);
     socket.once("close", () => sockets.delete(socket));
   });
+  const terminals = serveTerminals(server, deps, authenticator);
   const { host, port } = options.listen ?? { host: "127.0.0.1", port: 0 };
   await listen(server, host, port);
   scope.defer(() => closeServer(server, sockets));
+  scope.defer(() => terminals.close());
   const housekeeping = new Housekeeping(sandboxStore, idempotencyStore, clock, log);
   housekeeping.start();
   scope.defer(() => housekeeping.close());

@@ -1,6 +1,5 @@
 import { Agent, type IncomingMessage, type OutgoingHttpHeaders, request as httpRequest } from "node:http";
-import { type Readable } from "node:stream";
-import { pipeline } from "node:stream/promises";
+import type { Readable } from "node:stream";
 import { CodedError, type HostEvents, type HostHealth, type Machine, type MachineSpec, type MachineUpdate, type Template } from "@torpor/protocol";
 import { answerError } from "./answer-error.ts";
 
@@ -125,7 +124,7 @@ export class HostClient {
       return await this.#attempt(method, path, options);
     } catch (error) {
       if (!(error instanceof DeadConnection)) throw error;
-      if (options.repeatable !== true || options.body instanceof Buffer === false && options.body !== undefined) throw error.coded;
+      if (options.repeatable !== true || (options.body !== undefined && !Buffer.isBuffer(options.body))) throw error.coded;
     }
     try {
       return await this.#attempt(method, path, options);
@@ -141,10 +140,10 @@ export class HostClient {
         return;
       }
       const allHeaders: OutgoingHttpHeaders = { ...headers, authorization: this.#authorization };
-      if (body instanceof Buffer) allHeaders["content-length"] = body.length;
-      const isStream = body !== undefined && !(body instanceof Buffer);
+      if (Buffer.isBuffer(body)) allHeaders["content-length"] = body.length;
+      const stream = body === undefined || Buffer.isBuffer(body) ? undefined : body;
       // An upload cannot be sent again, so it never risks a kept connection that the host has just closed.
-      const outgoing = httpRequest({ ...this.#target, agent: isStream ? false : this.#agent, method, path, headers: allHeaders });
+      const outgoing = httpRequest({ ...this.#target, agent: stream === undefined ? this.#agent : false, method, path, headers: allHeaders });
       let answered = false;
       const fail = (error: Error): void => {
         clearTimeout(timer);
@@ -179,11 +178,19 @@ export class HostClient {
         const wasDead = outgoing.reusedSocket && (error.code === "ECONNRESET" || error.code === "EPIPE");
         fail(wasDead ? new DeadConnection(coded) : coded);
       });
-      if (isStream) {
-        pipeline(body, outgoing).catch((error: unknown) => {
-          // The sender failed or the host answered before it had read everything: in the second case the answer decides.
-          if (!answered) fail(new CodedError("client_closed_request", `the body of ${method} ${path.split("?", 1)[0]} ended before it was complete`, { cause: error }));
+      if (stream !== undefined) {
+        // Piped by hand: `pipeline` would destroy the client's request, and with it the connection its answer takes.
+        stream.once("close", () => {
+          if (stream.readableEnded) return;
+          outgoing.destroy();
+          if (!answered) fail(new CodedError("client_closed_request", `the body of ${method} ${path.split("?", 1)[0]} ended before it was complete`));
         });
+        stream.once("error", (error) => {
+          outgoing.destroy();
+          if (!answered) fail(error instanceof CodedError ? error : new CodedError("client_closed_request", `the body of ${method} ${path.split("?", 1)[0]} broke off`, { cause: error }));
+        });
+        outgoing.once("close", () => stream.unpipe(outgoing));
+        stream.pipe(outgoing);
       } else outgoing.end(body);
     });
   }
@@ -231,14 +238,14 @@ async function unlessNotFound<T>(answer: Promise<T>): Promise<T | undefined> {
   }
 }
 
-/** Reads a body of at most `maxBytes`. @throws CodedError host_unavailable when it is larger or breaks off. */
+/** Reads a body of at most `maxBytes`. @throws CodedError unsupported when it is larger, host_unavailable when it breaks off. */
 export async function readAll(answer: IncomingMessage, maxBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   try {
     for await (const chunk of answer as AsyncIterable<Buffer>) {
       bytes += chunk.length;
-      if (bytes > maxBytes) throw new CodedError("host_unavailable", `the host's answer is larger than the ${maxBytes} bytes allowed`);
+      if (bytes > maxBytes) throw new CodedError("unsupported", `the answer is larger than the ${maxBytes} bytes this server takes in one piece; ask for less at once`);
       chunks.push(chunk);
     }
   } catch (error) {

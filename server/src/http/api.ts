@@ -65,7 +65,10 @@ export interface Call<Query, Body> {
 }
 
 /** A JSON answer, or `sent` when the endpoint has written its own. */
-export type Answer = { status: number; body: unknown; headers?: Record<string, string> } | "sent";
+export type Answer = { status: number; body: unknown; headers?: Record<string, string> } | typeof SENT;
+
+/** Says that an endpoint has written its own answer. */
+export const SENT = "sent";
 
 export interface ApiOptions {
   authenticator: Authenticator;
@@ -100,7 +103,7 @@ export class Api {
   /** Adds one endpoint and its entry in the reference. */
   add<Query extends z.ZodType = z.ZodNever, Body extends z.ZodType = z.ZodNever>(
     definition: EndpointDefinition<Query, Body>,
-    run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer> | Answer,
+    run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer>,
   ): void {
     this.app.openAPIRegistry.registerPath(toRouteConfig(definition));
     const methods = this.#paths.get(definition.path) ?? { pattern: pathPattern(definition.path), methods: new Set() };
@@ -118,7 +121,7 @@ export class Api {
 
   async #handle<Query extends z.ZodType, Body extends z.ZodType>(
     definition: EndpointDefinition<Query, Body>,
-    run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer> | Answer,
+    run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer>,
     context: Context<{ Bindings: HttpBindings }>,
   ): Promise<Response> {
     const { incoming, outgoing } = context.env;
@@ -141,7 +144,7 @@ export class Api {
         body = checkInput(definition.body, parseJson(rawBody, incoming.headers["content-type"]), "body");
       }
       const answer = await run(makeCall(context, { requestId, query, body, rawBody, caller, idempotencyKey, notes }));
-      if (answer !== "sent") sendJson(incoming, outgoing, answer.status, answer.body, answer.headers);
+      if (answer !== SENT) sendJson(incoming, outgoing, answer.status, answer.body, answer.headers);
     } catch (error) {
       const coded = toCodedError(error, log, requestId);
       notes["code"] = coded.code;
@@ -217,7 +220,8 @@ export function routeOf(incoming: IncomingMessage): string {
   return route.length <= 512 ? route : `${incoming.method} sha256:${createHash("sha256").update(route).digest("hex")}`;
 }
 
-function requestIdOf(incoming: IncomingMessage): string {
+/** The id of a request: the client's own if it is a plain word, else a new one. */
+export function requestIdOf(incoming: IncomingMessage): string {
   const given = incoming.headers["x-request-id"];
   return typeof given === "string" && REQUEST_ID_PATTERN.test(given) ? given : `req_${randomText(20)}`;
 }

@@ -1,10 +1,26 @@
+import { addArchiveRoutes } from "./archive-routes.ts";
 import { addExecRoutes } from "./exec-routes.ts";
+import { addFileContentRoutes } from "./file-content-routes.ts";
+import { addFileTreeRoutes } from "./file-tree-routes.ts";
+import { addKeyRoutes } from "./key-routes.ts";
+import { addOperationRoutes } from "./operation-routes.ts";
+import { addProcessRoutes } from "./process-routes.ts";
+import { addReferenceRoutes } from "./reference-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
+import { addTemplateRoutes } from "./template-routes.ts";
 import { addSandboxRoutes } from "./sandbox-routes.ts";
 
 /** Adds every route there is and closes the table. */
 export function addRoutes(deps: RouteDeps): void {
   addSandboxRoutes(deps);
   addExecRoutes(deps);
+  addProcessRoutes(deps);
+  addFileContentRoutes(deps);
+  addFileTreeRoutes(deps);
+  addArchiveRoutes(deps);
+  addTemplateRoutes(deps);
+  addKeyRoutes(deps);
+  addOperationRoutes(deps);
+  addReferenceRoutes(deps);
   deps.api.finish();
 }

@@ -3,7 +3,7 @@ import { CodedError, type ExecEvent, execRequestSchema, execResultSchema, type E
 import type { z } from "zod";
 import { bufferedExec } from "../guest/buffered-exec.ts";
 import { attachExec, type ExecProgress, type ExecTarget, type FollowOptions, newExecId, runExec } from "../guest/exec.ts";
-import { type Answer, type Call, keptAnswer, routeOf } from "../http/api.ts";
+import { SENT, type Answer, type Call, keptAnswer, routeOf } from "../http/api.ts";
 import type { KeyedRun } from "../http/idempotency.ts";
 import { NdjsonWriter } from "../http/ndjson.ts";
 import { type IdempotencySlot, idempotencySlot } from "../store/idempotency-store.ts";
@@ -111,7 +111,7 @@ async function streamedExec(deps: RouteDeps, call: ExecCall, target: ExecTarget)
   if (call.idempotencyKey === undefined) {
     const execId = newExecId();
     await sendEvents(deps, call, runExec(target, request, execId, options), execId);
-    return "sent";
+    return SENT;
   }
   const slot = idempotencySlot(call.caller.scope, routeOf(call.incoming), call.idempotencyKey);
   const execId = keyedExecId(slot);
@@ -132,7 +132,7 @@ async function streamedExec(deps: RouteDeps, call: ExecCall, target: ExecTarget)
       return { status: 200, body: null };
     },
   });
-  return "sent";
+  return SENT;
 }
 
 /** Sends a command's events as NDJSON until its end. A refusal before the start is thrown, so that it gets its status. */

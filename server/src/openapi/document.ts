@@ -1,0 +1,90 @@
+import type { OpenAPIHono } from "@hono/zod-openapi";
+import type { HttpBindings } from "@hono/node-server";
+import { ERROR_CODES } from "@torpor/protocol";
+import { VERSION } from "../version.ts";
+
+/** The OpenAPI 3.1 document, as far as this code reads it. */
+export interface OpenApiDocument {
+  openapi: string;
+  info: { title: string; version: string; description?: string };
+  tags?: { name: string; description?: string }[];
+  paths: Record<string, Record<string, OpenApiOperation>>;
+  [key: string]: unknown;
+}
+
+export interface OpenApiOperation {
+  tags?: string[];
+  summary?: string;
+  description?: string;
+  parameters?: { name: string; in: string; required?: boolean; description?: string; schema?: JsonSchema }[];
+  requestBody?: { content: Record<string, { schema?: JsonSchema }> };
+  responses: Record<string, { description: string; content?: Record<string, { schema?: JsonSchema }> }>;
+  [key: string]: unknown;
+}
+
+export interface JsonSchema {
+  type?: string | string[];
+  description?: string;
+  properties?: Record<string, JsonSchema>;
+  required?: string[];
+  items?: JsonSchema;
+  anyOf?: JsonSchema[];
+  oneOf?: JsonSchema[];
+  enum?: unknown[];
+  const?: unknown;
+  default?: unknown;
+  format?: string;
+  minimum?: number;
+  maximum?: number;
+  exclusiveMinimum?: number;
+  minLength?: number;
+  maxLength?: number;
+  pattern?: string;
+  additionalProperties?: unknown;
+  [key: string]: unknown;
+}
+
+const TAGS = [
+  { name: "sandboxes", description: "Make, find and end sandboxes." },
+  { name: "exec", description: "Run commands and follow them." },
+  { name: "files", description: "Files and folders inside a sandbox." },
+  { name: "templates", description: "What sandboxes are made from." },
+  { name: "keys", description: "API keys." },
+  { name: "operation", description: "Health and figures." },
+];
+
+/** The document of everything the application serves. Same routes, same text: keys are in a fixed order. */
+export function openApiDocument(app: OpenAPIHono<{ Bindings: HttpBindings }>): OpenApiDocument {
+  app.openAPIRegistry.registerComponent("securitySchemes", "apiKey", {
+    type: "http",
+    scheme: "bearer",
+    description: "`Authorization: Bearer tp_…`, or the same key as `X-API-Key`.",
+  });
+  const document = app.getOpenAPI31Document({
+    openapi: "3.1.0",
+    info: {
+      title: "Torpor",
+      version: VERSION,
+      license: { name: "Apache-2.0" },
+      description: `Sandboxes for AI agents. Errors are \`{"error": {code, message, details, request_id, retryable}}\`; the codes are ${Object.entries(ERROR_CODES)
+        .map(([code, { status }]) => `\`${code}\` (${status})`)
+        .join(", ")}. Times are RFC 3339 UTC. Every answer carries \`x-request-id\`.`,
+    },
+    tags: TAGS,
+  });
+  return sorted(document) as OpenApiDocument;
+}
+
+/** The document's file form. */
+export function openApiText(document: OpenApiDocument): string {
+  return `${JSON.stringify(document, null, 2)}\n`;
+}
+
+function sorted(value: unknown, depth = 0): unknown {
+  if (Array.isArray(value)) return value.map((item) => sorted(item, depth + 1));
+  if (typeof value !== "object" || value === null) return value;
+  const entries = Object.entries(value);
+  // Paths in alphabetical order; everything else as the routes and schemas write it, which is stable.
+  if (depth === 1 && entries.every(([key]) => key.startsWith("/"))) entries.sort(([a], [b]) => (a < b ? -1 : 1));
+  return Object.fromEntries(entries.map(([key, item]) => [key, sorted(item, depth + 1)]));
+}

@@ -1,0 +1,24 @@
+import { CodedError } from "@torpor/protocol";
+import { GuestRefusal } from "../host/answer-error.ts";
+import { GuestClient } from "../guest/guest-client.ts";
+import type { Call } from "../http/api.ts";
+import type { SandboxRecord } from "../store/sandbox-record.ts";
+import type { RouteDeps } from "./route-deps.ts";
+
+/** The guest of the sandbox a request is about, which must run; counts as activity. */
+export async function guestFor(deps: RouteDeps, call: Call<unknown, unknown>): Promise<{ guest: GuestClient; record: SandboxRecord }> {
+  const { record, host } = await deps.sandboxes.requireRunning(call.caller.scope, call.param("id"));
+  deps.activity.note(record);
+  return { guest: new GuestClient(host.client, record.id), record };
+}
+
+/** Runs one file operation; the guest's refusals get the words and codes of files. */
+export async function fileWork<T>(tried: string, work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (!(error instanceof GuestRefusal)) throw error;
+    const code = error.code === "invalid_request" && error.guestCode === "invalid_argument" ? "invalid_path" : error.code;
+    throw new CodedError(code, `could not ${tried}: ${error.message}`, { cause: error });
+  }
+}

@@ -1,0 +1,94 @@
+import { CodedError, createKeySchema, keySchema, randomText } from "@torpor/protocol";
+import { z } from "zod";
+import { apiKeyPrefix, hashApiKey, newApiKey } from "../auth/authenticator.ts";
+import { idempotencySlot } from "../store/idempotency-store.ts";
+import { toApiKey } from "../store/key-store.ts";
+import { type Call, routeOf } from "../http/api.ts";
+import type { RouteDeps } from "./route-deps.ts";
+
+/** Make, list and revoke API keys. A key bound to a tenant manages that tenant's keys alone. */
+export function addKeyRoutes(deps: RouteDeps): void {
+  const { api, keyStore } = deps;
+  api.add(
+    {
+      method: "post",
+      path: "/v1/keys",
+      tag: "keys",
+      summary: "Make an API key",
+      description:
+        "The answer shows the key, this once. A repeat with the same Idempotency-Key is refused instead of answered: the key itself is kept nowhere.",
+      scope: "admin",
+      body: createKeySchema,
+      answers: { 201: { description: "The key, shown this once", schema: keySchema.extend({ key: z.string() }) } },
+    },
+    async (call) => {
+      if (call.idempotencyKey === undefined) return { status: 201, body: await makeKey(deps, call) };
+      let made: unknown;
+      await deps.idempotency.run({
+        slot: idempotencySlot(call.caller.scope, routeOf(call.incoming), call.idempotencyKey),
+        body: call.rawBody,
+        resumable: false,
+        signal: call.signal,
+        run: async () => {
+          made = await makeKey(deps, call);
+          return { status: 201, body: null };
+        },
+        recover: () =>
+          Promise.reject(new CodedError("conflict", `Idempotency-Key ${call.idempotencyKey} made an API key already, which is shown only once; revoke it (GET /v1/keys shows its name) and make another with a new Idempotency-Key`)),
+      });
+      return { status: 201, body: made };
+    },
+  );
+
+  api.add(
+    {
+      method: "get",
+      path: "/v1/keys",
+      tag: "keys",
+      summary: "List API keys, newest first",
+      scope: "admin",
+      answers: { 200: { description: "Keys, revoked ones too, never the keys themselves", schema: z.object({ items: z.array(keySchema) }) } },
+    },
+    async (call) => ({ status: 200, body: { items: (await keyStore.list(call.caller.scope)).map(toApiKey) } }),
+  );
+
+  api.add(
+    {
+      method: "delete",
+      path: "/v1/keys/{key_id}",
+      tag: "keys",
+      summary: "Revoke an API key",
+      description: "Counts at once. Again: the same answer.",
+      scope: "admin",
+      answers: { 200: { description: "The key, revoked", schema: keySchema } },
+    },
+    async (call) => {
+      const id = call.param("key_id");
+      const revoked = await keyStore.revoke(call.caller.scope, id, deps.clock.now());
+      if (revoked === undefined) throw new CodedError("not_found", `there is no API key ${id.slice(0, 80)}; list them with GET /v1/keys`);
+      return { status: 200, body: toApiKey(revoked) };
+    },
+  );
+}
+
+async function makeKey(deps: RouteDeps, call: Call<unknown, z.output<typeof createKeySchema>>): Promise<unknown> {
+  const { name, tenant, scopes, expires_in_seconds: seconds } = call.body;
+  const own = call.caller.scope.tenant;
+  if (own !== null && tenant !== undefined && tenant !== own) {
+    throw new CodedError("permission_denied", `this API key is bound to tenant ${own}, so it cannot make a key for tenant ${tenant}`);
+  }
+  const key = newApiKey();
+  const now = deps.clock.now();
+  const record = await deps.keyStore.insert({
+    id: `key_${randomText(20)}`,
+    account: call.caller.scope.account,
+    name,
+    prefix: apiKeyPrefix(key),
+    hash: hashApiKey(key),
+    tenant: tenant ?? own,
+    scopes: [...new Set(scopes)],
+    createdAt: now,
+    expiresAt: seconds === undefined ? null : now + seconds * 1_000,
+  });
+  return { ...toApiKey(record), key };
+}
