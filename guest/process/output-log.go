@@ -126,7 +126,7 @@ func (l *outputLog) trim(over int) {
 	drop := 0
 	for drop < len(l.chunks) && l.first+uint64(drop) < oldestNeeded {
 		c := &l.chunks[drop]
-		if !l.dropped && over <= 0 && l.held[c.stream]-len(c.data) < replayBytesMax {
+		if !l.dropped && over <= 0 && l.held[c.stream] <= replayBytesMax {
 			break
 		}
 		n := len(c.data)

@@ -165,8 +165,8 @@ func (t *Table) list(_ *http.Request, _ *struct{}) (any, error) {
 	if len(ended) > 0 {
 		entries := ReadEntries()
 		for _, p := range ended {
-			if members := family(entries, p.pid); len(members) > 0 {
-				add(p, members[0], true)
+			if members := newTree(p.pid).alive(entries); len(members) > 0 {
+				add(p, members[0].PID, true)
 			}
 		}
 	}

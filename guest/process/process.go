@@ -175,30 +175,28 @@ func (p *process) isEnded() bool {
 	}
 }
 
-// signal sends a signal to everything the process started that is still its own. It reports whether anything was there.
+// signal sends a signal to the process's group; one that ends goes to everything the process started. It reports
+// whether anything was there.
 func (p *process) signal(signal syscall.Signal) bool {
-	if signal == syscall.SIGKILL || signal == syscall.SIGTERM {
+	ends := signal == syscall.SIGKILL || signal == syscall.SIGTERM
+	if ends {
 		p.killedEarly.Do(func() { close(p.endEarly) })
 	}
-	return p.table.signalTree(p, signal)
+	if p.table.isReused(p) {
+		return false // a session's number stays taken while it has members, so none are left
+	}
+	if ends {
+		return newTree(p.pid).signal(signal)
+	}
+	return syscall.Kill(-p.pid, signal) == nil
 }
 
 // terminate asks the whole tree to end, and makes what is left of it end after grace.
 func (p *process) terminate(grace time.Duration) {
-	p.signal(syscall.SIGTERM)
-	until := time.Now().Add(grace)
-	for pause := 2 * time.Millisecond; time.Now().Before(until); pause = min(2*pause, 100*time.Millisecond) {
-		timer := time.NewTimer(min(pause, time.Until(until)))
-		select {
-		case <-p.reaped:
-			<-timer.C // its children may need the rest of the grace
-		case <-timer.C:
-		}
-		if p.isReaped() && len(family(ReadEntries(), p.pid)) == 0 {
-			return
-		}
+	p.killedEarly.Do(func() { close(p.endEarly) })
+	if !p.table.isReused(p) {
+		EndSession(p.pid, grace)
 	}
-	p.signal(syscall.SIGKILL)
 }
 
 // setTimeout ends the process after timeout, counted from now. It must be called before run.

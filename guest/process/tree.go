@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 // Entry is one process as /proc shows it.
@@ -14,6 +15,7 @@ type Entry struct {
 	Name                        string
 	// CPUTicks is user plus system time in clock ticks (100 a second); ResidentPages counts 4 KiB pages.
 	CPUTicks, ResidentPages uint64
+	StartTicks              uint64 // when it started, in ticks since boot
 	Threads                 int
 }
 
@@ -36,7 +38,7 @@ func ReadEntry(pid int) (entry Entry, ok bool) {
 	entry = Entry{
 		PID: pid, Name: string(data[open+1 : closing]), State: f[0][0],
 		Parent: number(1), Group: number(2), Session: number(3), Threads: number(17),
-		CPUTicks: uint64(number(11)) + uint64(number(12)), ResidentPages: uint64(number(21)),
+		CPUTicks: uint64(number(11)) + uint64(number(12)), ResidentPages: uint64(number(21)), StartTicks: uint64(number(19)),
 	}
 	return entry, true
 }
@@ -60,68 +62,83 @@ func ReadEntries() []Entry {
 	return entries
 }
 
-// family gives the living members of a session and all their descendants, also those that made sessions of their own.
-func family(entries []Entry, session int) []int {
+// tree is a set of processes that belong together: a session, everything below it, and what has been seen below it
+// before, since a child whose parent has ended no longer shows where it came from.
+type tree struct {
+	session int
+	seen    map[int]uint64 // pid to start time, which tells a reused pid apart
+}
+
+func newTree(session int) *tree { return &tree{session: session, seen: map[int]uint64{}} }
+
+// alive looks at all processes and gives those of the tree that run.
+func (t *tree) alive(entries []Entry) []Entry {
 	in := map[int]bool{}
 	for grew := true; grew; {
 		grew = false
 		for _, e := range entries {
-			if !in[e.PID] && e.PID > 1 && (e.Session == session || in[e.Parent]) {
+			if in[e.PID] || e.PID <= 1 {
+				continue
+			}
+			start, known := t.seen[e.PID]
+			if e.Session == t.session || in[e.Parent] || known && start == e.StartTicks {
 				in[e.PID] = true
 				grew = true
 			}
 		}
 	}
-	pids := make([]int, 0, len(in))
+	running := make([]Entry, 0, len(in))
 	for _, e := range entries {
-		if in[e.PID] && e.State != 'Z' {
-			pids = append(pids, e.PID)
+		if in[e.PID] {
+			t.seen[e.PID] = e.StartTicks
+			if e.State != 'Z' {
+				running = append(running, e)
+			}
 		}
 	}
-	return pids
-}
-
-// SignalSession signals a session's leading group, and everything else in the session and below it.
-func SignalSession(session int, signal syscall.Signal) {
-	_ = syscall.Kill(-session, signal)
-	for _, pid := range family(ReadEntries(), session) {
-		if e, ok := ReadEntry(pid); ok && e.Group != session {
-			_ = syscall.Kill(pid, signal)
-		}
-	}
+	return running
 }
 
 // killRounds bounds the passes over /proc that catch children forked while the killing goes on.
 const killRounds = 8
 
-// signalTree signals p's process group and, to end it, everything in its session and below. A session's number is not
-// reused while it has members, so only a pid that the table has given to a newer process is left alone.
-func (t *Table) signalTree(p *process, signal syscall.Signal) bool {
-	if t.isReused(p) {
-		return false
-	}
-	found := syscall.Kill(-p.pid, signal) == nil
-	if signal != syscall.SIGKILL && signal != syscall.SIGTERM {
-		return found
-	}
-	rounds := 1
-	if signal == syscall.SIGKILL {
-		rounds = killRounds
-	}
-	for range rounds {
-		members := family(ReadEntries(), p.pid)
-		if len(members) == 0 {
-			break
+// signal signals the session's leading group at once and then, one by one, what is in other groups.
+// It reports whether anything was there.
+func (t *tree) signal(signal syscall.Signal) bool {
+	members := t.alive(ReadEntries()) // before the signal: afterwards some may be orphans
+	found := syscall.Kill(-t.session, signal) == nil
+	for _, e := range members {
+		if e.Group != t.session { // a second signal would make a shell's trap run twice
+			found = syscall.Kill(e.PID, signal) == nil || found
 		}
-		for _, pid := range members {
-			// The group has had its signal; a second one would make a shell's trap run twice.
-			if signal == syscall.SIGTERM {
-				if e, ok := ReadEntry(pid); !ok || e.Group == p.pid {
-					continue
-				}
+	}
+	if signal == syscall.SIGKILL {
+		for range killRounds {
+			late := t.alive(ReadEntries())
+			for _, e := range late {
+				_ = syscall.Kill(e.PID, signal)
 			}
-			found = syscall.Kill(pid, signal) == nil || found
+			if len(late) == 0 {
+				break
+			}
 		}
 	}
 	return found
 }
+
+// end asks everything in the tree to end, and makes what is left of it end after grace.
+func (t *tree) end(grace time.Duration) {
+	t.signal(syscall.SIGTERM)
+	until := time.Now().Add(grace)
+	for pause := 2 * time.Millisecond; len(t.alive(ReadEntries())) > 0; pause = min(2*pause, 100*time.Millisecond) {
+		left := time.Until(until)
+		if left <= 0 {
+			t.signal(syscall.SIGKILL)
+			return
+		}
+		time.Sleep(min(pause, left))
+	}
+}
+
+// EndSession ends a session and everything below it: SIGTERM, and SIGKILL for what is left after grace.
+func EndSession(session int, grace time.Duration) { newTree(session).end(grace) }

@@ -76,7 +76,7 @@ func warmScript(use warmUse) []byte {
 	b.WriteByte('\n')
 	if program := soleProgram(use.command); program != "" {
 		// bash -c executes a lone command in its own place; eval would fork first, which is dear in gVisor.
-		if strings.Contains(program, "/") {
+		if strings.HasPrefix(program, "/") {
 			b.WriteString("[[ -f " + program + " && -x " + program + " ]] && __torpor_exec='exec '\n")
 		} else {
 			b.WriteString("hash " + program + " 2>/dev/null; [[ -n ${BASH_CMDS[" + program + "]} ]] && __torpor_exec='exec '\n")
@@ -141,6 +141,9 @@ func soleProgram(command string) string {
 	}
 	if program == "" || program[0] == '-' || strings.ContainsAny(program, "=,:%+@") || shellWords[program] {
 		return ""
+	}
+	if program[0] != '/' && strings.Contains(program, "/") {
+		return "" // exec would give a script its absolute path as $0
 	}
 	return program
 }

@@ -200,16 +200,8 @@ func (s *Server) relay(conn *net.UnixConn, pid int, gone chan<- struct{}) {
 
 // end ends the command of a client that was killed.
 func (s *Server) end(pid int, exits <-chan reaper.Exit) reaper.Exit {
-	process.SignalSession(pid, syscall.SIGCONT)
-	process.SignalSession(pid, syscall.SIGTERM)
-	timer := time.NewTimer(killGrace)
-	defer timer.Stop()
-	select {
-	case exit := <-exits:
-		return exit
-	case <-timer.C:
-	}
-	process.SignalSession(pid, syscall.SIGKILL)
+	_ = syscall.Kill(-pid, syscall.SIGCONT)
+	process.EndSession(pid, killGrace)
 	return <-exits
 }
 

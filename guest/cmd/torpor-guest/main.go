@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -57,6 +58,7 @@ func runAgent(args []string) int {
 	// Each page touched is paid for at every restore, so the heap is kept small at the price of more collecting.
 	debug.SetGCPercent(40)
 	debug.SetMemoryLimit(128 << 20)
+	runtime.GOMAXPROCS(min(2, runtime.NumCPU())) // the host's processors are all visible in gVisor; each costs memory
 	surviveSignals()
 	spawn.SetOwnLimits()
 	listener, err := net.Listen("tcp4", *listen)
