@@ -22,5 +22,6 @@ export function processIdentity(pid: number): ProcessIdentity | undefined {
 
 /** Whether exactly that process lives. */
 export function isAlive(identity: ProcessIdentity): boolean {
-  return processIdentity(identity.pid)?.startTime === identity.startTime;
+  const found = processIdentity(identity.pid);
+  return found !== undefined && found.startTime === identity.startTime;
 }

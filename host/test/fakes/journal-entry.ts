@@ -1,0 +1,41 @@
+import type { MachineSpec } from "@torpor/protocol";
+import type { MachineEntry } from "../../src/journal.ts";
+
+export const TEST_SPEC: MachineSpec = {
+  generation: 1,
+  template: "base",
+  tenant: "acme",
+  cpu: 1,
+  memory_mb: 512,
+  disk_mb: 4096,
+  network: "internet",
+  env: {},
+  deadline_unix_ms: null,
+  on_expire: "destroy",
+};
+
+/** A running machine as the journal holds it, with what a test changes of it. */
+export function journalEntry(changes: Partial<MachineEntry> = {}): MachineEntry {
+  return {
+    id: "m",
+    slot: 1,
+    state: "running",
+    spec: TEST_SPEC,
+    templateHash: "aa",
+    driver: "gvisor",
+    pid: 1,
+    startTime: 1,
+    address: "127.0.0.1",
+    accessToken: "token",
+    hostKey: "key",
+    deadlineUnixMs: null,
+    createdAt: 0,
+    startedAt: 0,
+    endedAt: null,
+    reason: null,
+    message: null,
+    attestation: null,
+    source: "cold",
+    ...changes,
+  };
+}
