@@ -21,7 +21,8 @@ const BELOW = {
 /** Runs in browsers: not even Node's own modules. */
 const WITHOUT_NODE = ["protocol"];
 
-const IMPORT = /(?:^|[\s;])(?:import|export)\s+(?:[^"'();]*?\sfrom\s+)?["']([^"']+)["']|\bimport\(\s*["']([^"']+)["']/g;
+const IMPORT =
+  /(?:^|[\s;])(?:import|export)\s+(?:[^"'();]*?\sfrom\s+)?["']([^"']+)["']|\bimport\(\s*["']([^"']+)["']/g;
 
 /** Every module name a source text imports. */
 export function importsOf(text) {
@@ -34,24 +35,35 @@ export function violationsOf(root, workspace) {
   const found = [];
   const directory = join(root, workspace);
   const manifest = JSON.parse(readFileSync(join(directory, "package.json"), "utf8"));
-  const listed = new Set([...Object.keys(manifest.dependencies ?? {}), ...Object.keys(manifest.peerDependencies ?? {})]);
+  const listed = new Set([
+    ...Object.keys(manifest.dependencies ?? {}),
+    ...Object.keys(manifest.peerDependencies ?? {}),
+  ]);
   for (const file of sourcesBelow(join(directory, "src"))) {
     const name = relative(root, file);
     for (const specifier of importsOf(readFileSync(file, "utf8"))) {
       if (specifier.startsWith(".")) {
         const target = resolve(dirname(file), specifier);
-        if (!target.startsWith(directory + sep)) found.push(`${name} reaches out of its workspace: ${specifier}`);
+        if (!target.startsWith(directory + sep))
+          found.push(`${name} reaches out of its workspace: ${specifier}`);
         continue;
       }
       const bare = specifier.replace(/^node:/, "");
       if (specifier.startsWith("node:") || builtinModules.includes(bare)) {
-        if (WITHOUT_NODE.includes(workspace)) found.push(`${name} imports ${specifier}, but ${workspace} must run in browsers`);
+        if (WITHOUT_NODE.includes(workspace))
+          found.push(`${name} imports ${specifier}, but ${workspace} must run in browsers`);
         continue;
       }
-      const packageName = specifier.split("/").slice(0, specifier.startsWith("@") ? 2 : 1).join("/");
+      const packageName = specifier
+        .split("/")
+        .slice(0, specifier.startsWith("@") ? 2 : 1)
+        .join("/");
       if (packageName.startsWith("@torpor/")) {
         const other = packageName.slice("@torpor/".length);
-        if (!(BELOW[workspace] ?? []).includes(other)) found.push(`${name} imports ${packageName}: ${workspace} may import ${BELOW[workspace]?.join(", ") || "none of the others"}`);
+        if (!(BELOW[workspace] ?? []).includes(other))
+          found.push(
+            `${name} imports ${packageName}: ${workspace} may import ${BELOW[workspace]?.join(", ") || "none of the others"}`,
+          );
       } else if (!listed.has(packageName)) {
         found.push(`${name} imports ${packageName}, which ${workspace}/package.json does not list`);
       }
@@ -64,7 +76,8 @@ function sourcesBelow(directory) {
   if (!existsSync(directory)) return [];
   return readdirSync(directory, { withFileTypes: true }).flatMap((entry) => {
     const path = join(directory, entry.name);
-    if (entry.isDirectory()) return entry.name === "node_modules" || entry.name === "dist" ? [] : sourcesBelow(path);
+    if (entry.isDirectory())
+      return entry.name === "node_modules" || entry.name === "dist" ? [] : sourcesBelow(path);
     return /\.tsx?$/.test(entry.name) ? [path] : [];
   });
 }

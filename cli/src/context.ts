@@ -1,14 +1,21 @@
+import type { Readable, Writable } from "node:stream";
 import type { Command } from "commander";
 import { type Installation, findInstallation } from "./instance/installation.ts";
 import { DEFAULT_STATE_DIR, type InstancePaths, instancePaths } from "./instance/instance-paths.ts";
 import { styleFor, type Style } from "./output/style.ts";
 
+/** Standard output or error: a terminal, a file or a pipe. */
+export type OutputStream = Writable & Partial<Pick<NodeJS.WriteStream, "isTTY" | "columns" | "rows">>;
+
+/** Standard input: a terminal, a file or a pipe. */
+export type InputStream = Readable & Partial<Pick<NodeJS.ReadStream, "isTTY" | "setRawMode" | "unref">>;
+
 /** What a command sees of the outside world, so that tests can stand in for all of it. */
 export interface CliContext {
   env: NodeJS.ProcessEnv;
-  stdin: NodeJS.ReadStream;
-  stdout: NodeJS.WriteStream;
-  stderr: NodeJS.WriteStream;
+  stdin: InputStream;
+  stdout: OutputStream;
+  stderr: OutputStream;
   installation: Installation;
 }
 

@@ -14,8 +14,14 @@ export function registerDoctor(program: Command, context: CliContext): void {
   program
     .command("doctor")
     .summary("check this machine and say how to fix what is wrong")
-    .description("Checks everything Torpor needs and says how to fix what is missing. Changes nothing. Exit code 1 when something required fails.")
-    .option("--listen <address>", "the address 'up' would use", context.env["TORPOR_LISTEN"] || DEFAULT_LISTEN)
+    .description(
+      "Checks everything Torpor needs and says how to fix what is missing. Changes nothing. Exit code 1 when something required fails.",
+    )
+    .option(
+      "--listen <address>",
+      "the address 'up' would use",
+      context.env["TORPOR_LISTEN"] || DEFAULT_LISTEN,
+    )
     .action(async ({ listen }: { listen: string }, command: Command) => {
       const invocation = invocationOf(context, command);
       const results = await runChecks([
@@ -37,7 +43,9 @@ export function renderChecks(results: readonly CheckResult[], style: Style): str
     results.map((result) => [paint[result.status](result.status), result.name, result.found]),
   );
   const troubles = results.filter((result) => result.fix !== null);
-  const paragraphs = troubles.map((result) => `${paint[result.status](result.name)}: ${result.why}.\n  ${result.fix}`);
+  const paragraphs = troubles.map(
+    (result) => `${paint[result.status](result.name)}: ${result.why}.\n  ${result.fix}`,
+  );
   const failed = results.filter((result) => result.status === "fail").length;
   const warned = troubles.length - failed;
   const verdict =

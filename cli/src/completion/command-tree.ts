@@ -15,11 +15,16 @@ export function describeCommands(program: Command): CompletedCommand[] {
     const children = command.commands;
     const words = children.map((child) => ({ word: child.name(), summary: child.summary() }));
     for (const argument of command.registeredArguments) {
-      for (const choice of argument.argChoices ?? []) words.push({ word: choice, summary: argument.description });
+      for (const choice of argument.argChoices ?? [])
+        words.push({ word: choice, summary: argument.description });
     }
     const options = command.options
       .filter((option) => option.long !== undefined && !option.hidden)
-      .map((option) => ({ flag: option.long ?? "", summary: option.description, takesValue: option.required || option.optional }));
+      .map((option) => ({
+        flag: option.long ?? "",
+        summary: option.description,
+        takesValue: option.required || option.optional,
+      }));
     options.push({ flag: "--help", summary: "display help", takesValue: false });
     found.push({ path, words, options });
     for (const child of children) visit(child, path === "" ? child.name() : `${path} ${child.name()}`);

@@ -8,7 +8,10 @@ const TAKES_SANDBOX = ["exec", "rm", "logs", "cp"];
 const TAKES_TEMPLATE = ["template build", "template rm"];
 
 /** The script that completes `torpor` in a shell: commands and options from the program, ids and templates asked for. */
-export function completionScript(shell: (typeof SHELLS)[number], commands: readonly CompletedCommand[]): string {
+export function completionScript(
+  shell: (typeof SHELLS)[number],
+  commands: readonly CompletedCommand[],
+): string {
   switch (shell) {
     case "bash":
       return bashScript(commands);
@@ -22,8 +25,12 @@ export function completionScript(shell: (typeof SHELLS)[number], commands: reado
 
 function bashScript(commands: readonly CompletedCommand[]): string {
   const table = (pick: (command: CompletedCommand) => string[]): string =>
-    commands.map((command) => `    ${quoted(command.path)}) words=${quoted(pick(command).join(" "))} ;;`).join("\n");
-  const groups = commands.filter((command) => command.path !== "" && commands.some((other) => other.path.startsWith(`${command.path} `)));
+    commands
+      .map((command) => `    ${quoted(command.path)}) words=${quoted(pick(command).join(" "))} ;;`)
+      .join("\n");
+  const groups = commands.filter(
+    (command) => command.path !== "" && commands.some((other) => other.path.startsWith(`${command.path} `)),
+  );
   return `# Completion of torpor for bash.
 _torpor() {
   local current="\${COMP_WORDS[COMP_CWORD]}" path='' word words='' index
@@ -61,12 +68,19 @@ complete -o bashdefault -o filenames -F _torpor torpor
 function fishScript(commands: readonly CompletedCommand[]): string {
   const lines = ["# Completion of torpor for fish.", "complete -c torpor -f"];
   for (const { path, words, options } of commands) {
-    const when = fishCondition(path, words.map((entry) => entry.word));
-    for (const { word, summary } of words) lines.push(`complete -c torpor -n ${quoted(when.forWords)} -a ${quoted(word)} -d ${quoted(summary)}`);
+    const when = fishCondition(
+      path,
+      words.map((entry) => entry.word),
+    );
+    for (const { word, summary } of words)
+      lines.push(`complete -c torpor -n ${quoted(when.forWords)} -a ${quoted(word)} -d ${quoted(summary)}`);
     for (const { flag, summary, takesValue } of options) {
-      lines.push(`complete -c torpor -n ${quoted(when.forOptions)} -l ${quoted(flag.slice(2))} -d ${quoted(summary)}${takesValue ? " -r" : ""}`);
+      lines.push(
+        `complete -c torpor -n ${quoted(when.forOptions)} -l ${quoted(flag.slice(2))} -d ${quoted(summary)}${takesValue ? " -r" : ""}`,
+      );
     }
-    if (TAKES_SANDBOX.includes(path)) lines.push(`complete -c torpor -n ${quoted(when.forOptions)} -a '(torpor ls --quiet 2>/dev/null)'`);
+    if (TAKES_SANDBOX.includes(path))
+      lines.push(`complete -c torpor -n ${quoted(when.forOptions)} -a '(torpor ls --quiet 2>/dev/null)'`);
     if (path === "run" || path === "cp") lines.push(`complete -c torpor -n ${quoted(when.forOptions)} -F`);
   }
   return `${lines.join("\n")}\n`;
@@ -78,7 +92,10 @@ function fishCondition(path: string, words: readonly string[]): { forWords: stri
     .split(" ")
     .map((word) => `__fish_seen_subcommand_from ${word}`)
     .join("; and ");
-  return { forWords: words.length === 0 ? seen : `${seen}; and not __fish_seen_subcommand_from ${words.join(" ")}`, forOptions: seen };
+  return {
+    forWords: words.length === 0 ? seen : `${seen}; and not __fish_seen_subcommand_from ${words.join(" ")}`,
+    forOptions: seen,
+  };
 }
 
 /** In single quotes, as all three shells read them. */

@@ -22,7 +22,9 @@ export interface Check {
 }
 
 /** `ok` with what was found; else what was found and what to do. */
-export type Finding = { ok: true; found: string } | { ok: false; found: string; fix: string; severity?: "warn" };
+export type Finding =
+  | { ok: true; found: string }
+  | { ok: false; found: string; fix: string; severity?: "warn" };
 
 /** Runs all checks at once; each has 15 s. The order of the answer is the order of the checks. */
 export async function runChecks(checks: readonly Check[], timeoutMs = 15_000): Promise<CheckResult[]> {
@@ -35,7 +37,13 @@ export async function runChecks(checks: readonly Check[], timeoutMs = 15_000): P
         return { name, status: finding.severity ?? bad, found: finding.found, why, fix: finding.fix };
       } catch (error) {
         const found = `could not be checked: ${error instanceof Error ? error.message : String(error)}`;
-        return { name, status: bad, found, why, fix: "Look into the message; the check itself may be wrong on this machine." };
+        return {
+          name,
+          status: bad,
+          found,
+          why,
+          fix: "Look into the message; the check itself may be wrong on this machine.",
+        };
       }
     }),
   );

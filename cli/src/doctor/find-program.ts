@@ -6,7 +6,10 @@ const MORE_DIRECTORIES = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/us
 
 /** The path of a program, searched as the host does: PATH, then the administrators' directories. */
 export function findProgram(name: string, path: string | undefined): string | undefined {
-  for (const directory of [...(path ?? "").split(delimiter).filter((entry) => entry !== ""), ...MORE_DIRECTORIES]) {
+  for (const directory of [
+    ...(path ?? "").split(delimiter).filter((entry) => entry !== ""),
+    ...MORE_DIRECTORIES,
+  ]) {
     const candidate = join(directory, name);
     try {
       accessSync(candidate, constants.X_OK);

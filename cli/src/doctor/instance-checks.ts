@@ -25,10 +25,15 @@ export function instanceChecks(invocation: Invocation, listen: string): Check[] 
       required: false,
       probe: async () => {
         const status = await statusOrNull(invocation);
-        if (status === null) return { ok: false, found: "not running", fix: "Start it: sudo torpor up --detach" };
+        if (status === null)
+          return { ok: false, found: "not running", fix: "Start it: sudo torpor up --detach" };
         const parts = `${status.url}, host ${status.pids.host || "down"}, server ${status.pids.server || "down"}`;
         if (status.healthy) return { ok: true, found: parts };
-        return { ok: false, found: `${parts}: does not answer`, fix: "See why: torpor logs host; torpor logs server. Restart: sudo torpor down --keep-sandboxes, then sudo torpor up --detach" };
+        return {
+          ok: false,
+          found: `${parts}: does not answer`,
+          fix: "See why: torpor logs host; torpor logs server. Restart: sudo torpor down --keep-sandboxes, then sudo torpor up --detach",
+        };
       },
     },
     {
@@ -42,10 +47,19 @@ export function instanceChecks(invocation: Invocation, listen: string): Check[] 
         const port = Number(listen.slice(at + 1));
         const taken = port !== 0 && (await answersAt(listen.slice(0, at).replace(/^\[|\]$/g, ""), port));
         if (!taken) return { ok: true, found: `${listen} is free` };
-        return { ok: false, found: `${listen} is taken by another program`, fix: "Choose another: torpor up --listen 127.0.0.1:PORT" };
+        return {
+          ok: false,
+          found: `${listen} is taken by another program`,
+          fix: "Choose another: torpor up --listen 127.0.0.1:PORT",
+        };
       },
     },
-    { name: "template", why: "what a sandbox starts from, with the golden snapshot that makes it quick", required: false, probe: () => probeTemplate(invocation) },
+    {
+      name: "template",
+      why: "what a sandbox starts from, with the golden snapshot that makes it quick",
+      required: false,
+      probe: () => probeTemplate(invocation),
+    },
   ];
 }
 
@@ -60,11 +74,22 @@ async function statusOrNull(invocation: Invocation): Promise<LiveStatus | null> 
 
 async function probeTemplate(invocation: Invocation): Promise<Finding> {
   const fix = `Build it: torpor template build ${DEFAULT_TEMPLATE}`;
-  if ((await statusOrNull(invocation)) === null) return { ok: false, found: "unknown: no instance runs", fix: "Start Torpor first: sudo torpor up --detach" };
-  const template = (await clientFor(invocation).templates.list()).find((entry) => entry.name === DEFAULT_TEMPLATE);
+  if ((await statusOrNull(invocation)) === null)
+    return {
+      ok: false,
+      found: "unknown: no instance runs",
+      fix: "Start Torpor first: sudo torpor up --detach",
+    };
+  const template = (await clientFor(invocation).templates.list()).find(
+    (entry) => entry.name === DEFAULT_TEMPLATE,
+  );
   if (template === undefined) return { ok: false, found: `${DEFAULT_TEMPLATE} is not built`, fix };
-  if (template.golden.length === 0) return { ok: false, found: `${DEFAULT_TEMPLATE} has no golden snapshot yet`, fix };
-  return { ok: true, found: `${DEFAULT_TEMPLATE} ${template.hash.slice(0, 16)}, golden for ${template.golden.join(", ")}` };
+  if (template.golden.length === 0)
+    return { ok: false, found: `${DEFAULT_TEMPLATE} has no golden snapshot yet`, fix };
+  return {
+    ok: true,
+    found: `${DEFAULT_TEMPLATE} ${template.hash.slice(0, 16)}, golden for ${template.golden.join(", ")}`,
+  };
 }
 
 function answersAt(host: string, port: number): Promise<boolean> {

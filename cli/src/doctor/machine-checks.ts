@@ -15,7 +15,18 @@ const WANTED_MEMORY_BYTES = 2 * GIB;
 const LEAST_MEMORY_BYTES = 0.75 * GIB;
 
 /** File systems on which a database or a sparse disk image does not behave. */
-const UNSUITABLE_FILE_SYSTEMS = new Set(["nfs", "nfs4", "cifs", "smb3", "9p", "vfat", "exfat", "fuse.sshfs", "virtiofs", "overlay"]);
+const UNSUITABLE_FILE_SYSTEMS = new Set([
+  "nfs",
+  "nfs4",
+  "cifs",
+  "smb3",
+  "9p",
+  "vfat",
+  "exfat",
+  "fuse.sshfs",
+  "virtiofs",
+  "overlay",
+]);
 
 export interface MachineCheckOptions {
   env: NodeJS.ProcessEnv;
@@ -33,7 +44,9 @@ export function machineChecks({ env, stateDir }: MachineCheckOptions): Check[] {
       probe: async () => {
         const found = `${readFileSync("/proc/sys/kernel/osrelease", "utf8").trim()} ${process.arch}`;
         const good = process.platform === "linux" && (process.arch === "x64" || process.arch === "arm64");
-        return good ? { ok: true, found } : { ok: false, found, fix: "Use a Linux machine with an x86_64 or arm64 processor." };
+        return good
+          ? { ok: true, found }
+          : { ok: false, found, fix: "Use a Linux machine with an x86_64 or arm64 processor." };
       },
     },
     {
@@ -44,7 +57,11 @@ export function machineChecks({ env, stateDir }: MachineCheckOptions): Check[] {
         if (process.getuid?.() === 0) return { ok: true, found: "root" };
         const sudo = findProgram("sudo", env["PATH"]);
         if (sudo !== undefined) return { ok: true, found: `user ${process.getuid?.()}, with ${sudo}` };
-        return { ok: false, found: `user ${process.getuid?.()}, no sudo`, fix: "Run 'up' and 'down' as root, or install sudo." };
+        return {
+          ok: false,
+          found: `user ${process.getuid?.()}, no sudo`,
+          fix: "Run 'up' and 'down' as root, or install sudo.",
+        };
       },
     },
     {
@@ -54,18 +71,34 @@ export function machineChecks({ env, stateDir }: MachineCheckOptions): Check[] {
       probe: async () => {
         const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
         const good = major > 20 || (major === 20 && minor >= 11);
-        return good ? { ok: true, found: process.version } : { ok: false, found: process.version, fix: "Install Node.js 20.11 or later. Debian 12's own package is version 18." };
+        return good
+          ? { ok: true, found: process.version }
+          : {
+              ok: false,
+              found: process.version,
+              fix: "Install Node.js 20.11 or later. Debian 12's own package is version 18.",
+            };
       },
     },
-    { name: "cgroups", why: "limits each sandbox's cpu, memory and processes, and freezes those that wait", required: true, probe: async () => probeCgroups(mounts()) },
+    {
+      name: "cgroups",
+      why: "limits each sandbox's cpu, memory and processes, and freezes those that wait",
+      required: true,
+      probe: async () => probeCgroups(mounts()),
+    },
     {
       name: "loop devices",
       why: "each sandbox's disk is a file of its own, so that it is full when its limit says so",
       required: true,
       probe: async () => {
         const count = readdirSync("/dev").filter((entry) => /^loop\d+$/.test(entry)).length;
-        if (existsSync("/dev/loop-control")) return { ok: true, found: `/dev/loop-control, ${count} devices (more are made when needed)` };
-        return { ok: false, found: "no /dev/loop-control", fix: "Load the module: modprobe loop. In a container, run Torpor on the machine itself." };
+        if (existsSync("/dev/loop-control"))
+          return { ok: true, found: `/dev/loop-control, ${count} devices (more are made when needed)` };
+        return {
+          ok: false,
+          found: "no /dev/loop-control",
+          fix: "Load the module: modprobe loop. In a container, run Torpor on the machine itself.",
+        };
       },
     },
     {
@@ -86,21 +119,42 @@ export function machineChecks({ env, stateDir }: MachineCheckOptions): Check[] {
       name: "user namespaces",
       why: "not needed: the host runs as root",
       required: false,
-      probe: async () => ({ ok: true, found: existsSync("/proc/self/ns/user") ? "there, not needed" : "not there, not needed" }),
+      probe: async () => ({
+        ok: true,
+        found: existsSync("/proc/self/ns/user") ? "there, not needed" : "not there, not needed",
+      }),
     },
-    { name: "state dir", why: "the journal and the disks need a local file system that keeps its promises", required: true, probe: async () => probeFileSystem(stateDir, mounts()) },
-    { name: "disk", why: "templates, snapshots and the sandboxes' disks", required: true, probe: () => probeDisk(stateDir) },
+    {
+      name: "state dir",
+      why: "the journal and the disks need a local file system that keeps its promises",
+      required: true,
+      probe: async () => probeFileSystem(stateDir, mounts()),
+    },
+    {
+      name: "disk",
+      why: "templates, snapshots and the sandboxes' disks",
+      required: true,
+      probe: () => probeDisk(stateDir),
+    },
     {
       name: "memory",
       why: "waiting sandboxes take about 25 MiB each, working ones what their code uses",
       required: true,
       probe: async () => {
         const available = parseMemAvailable(readFileSync("/proc/meminfo", "utf8"));
-        if (available === null) return { ok: false, found: "unknown", severity: "warn", fix: "/proc/meminfo does not say what is available." };
+        if (available === null)
+          return {
+            ok: false,
+            found: "unknown",
+            severity: "warn",
+            fix: "/proc/meminfo does not say what is available.",
+          };
         const found = `${formatBytes(available)} available`;
         if (available >= WANTED_MEMORY_BYTES) return { ok: true, found };
         const fix = "Free some memory, or give sandboxes less (--memory).";
-        return available < LEAST_MEMORY_BYTES ? { ok: false, found, fix } : { ok: false, found, fix, severity: "warn" };
+        return available < LEAST_MEMORY_BYTES
+          ? { ok: false, found, fix }
+          : { ok: false, found, fix, severity: "warn" };
       },
     },
     {
@@ -119,10 +173,19 @@ export function machineChecks({ env, stateDir }: MachineCheckOptions): Check[] {
       probe: async () => {
         const value = readSysctl("net/ipv4/conf/all/rp_filter");
         if (value !== "1") return { ok: true, found: value === undefined ? "unknown" : `all=${value}` };
-        return { ok: false, found: "all=1 (strict)", fix: "If sandboxes cannot reach the internet: sysctl -w net.ipv4.conf.all.rp_filter=2 (loose)." };
+        return {
+          ok: false,
+          found: "all=1 (strict)",
+          fix: "If sandboxes cannot reach the internet: sysctl -w net.ipv4.conf.all.rp_filter=2 (loose).",
+        };
       },
     },
-    { name: "apt mirror", why: "templates are built from Debian packages", required: false, probe: async () => probeApt(env) },
+    {
+      name: "apt mirror",
+      why: "templates are built from Debian packages",
+      required: false,
+      probe: async () => probeApt(env),
+    },
   ];
 }
 
@@ -137,7 +200,10 @@ function probeCgroups(mounts: ReturnType<typeof parseMountInfo>): Finding {
     }
   }
   const { v1, v2 } = findControllers(mounts, v2Text);
-  const places = ["cpu", "memory", "pids"].map((name) => ({ name, version: v2.includes(name) ? "v2" : v1.includes(name) ? "v1" : undefined }));
+  const places = ["cpu", "memory", "pids"].map((name) => ({
+    name,
+    version: v2.includes(name) ? "v2" : v1.includes(name) ? "v1" : undefined,
+  }));
   const found = places.map(({ name, version }) => `${name} ${version ?? "missing"}`).join(", ");
   if (places.every(({ version }) => version !== undefined)) return { ok: true, found };
   return {
@@ -159,9 +225,19 @@ function probeFileSystem(stateDir: string, mounts: ReturnType<typeof parseMountI
   const found = `${stateDir} on ${mount?.type ?? "an unknown file system"}`;
   if (mount === undefined || !UNSUITABLE_FILE_SYSTEMS.has(mount.type)) {
     if (mount?.type !== "tmpfs" && mount?.type !== "ramfs") return { ok: true, found };
-    return { ok: false, found, severity: "warn", fix: "It is in memory and gone after a restart. Choose a directory on a disk with --state-dir." };
+    return {
+      ok: false,
+      found,
+      severity: "warn",
+      fix: "It is in memory and gone after a restart. Choose a directory on a disk with --state-dir.",
+    };
   }
-  return { ok: false, found, severity: "warn", fix: "Choose a directory on a local disk (ext4, xfs, btrfs) with --state-dir." };
+  return {
+    ok: false,
+    found,
+    severity: "warn",
+    fix: "Choose a directory on a local disk (ext4, xfs, btrfs) with --state-dir.",
+  };
 }
 
 async function probeDisk(stateDir: string): Promise<Finding> {
@@ -177,7 +253,10 @@ function probeApt(env: NodeJS.ProcessEnv): Finding {
   if (env["TORPOR_APT_MIRROR"]) return { ok: true, found: "TORPOR_APT_MIRROR is set" };
   const osRelease = readText("/etc/os-release");
   const codename = /^VERSION_CODENAME="?([^"\n]*)/m.exec(osRelease)?.[1] ?? "";
-  const files = ["/etc/apt/sources.list", ...list("/etc/apt/sources.list.d").map((name) => join("/etc/apt/sources.list.d", name))];
+  const files = [
+    "/etc/apt/sources.list",
+    ...list("/etc/apt/sources.list.d").map((name) => join("/etc/apt/sources.list.d", name)),
+  ];
   const entries = files.flatMap((file) => {
     if (file.endsWith(".list")) return parseAptSources(readText(file), "one-line");
     return file.endsWith(".sources") ? parseAptSources(readText(file), "deb822") : [];
@@ -186,7 +265,10 @@ function probeApt(env: NodeJS.ProcessEnv): Finding {
   if (main !== undefined) return { ok: true, found: "this machine's own apt configuration (bookworm)" };
   return {
     ok: false,
-    found: entries.length === 0 ? "no apt configuration" : `apt serves ${codename || "another release"}, not bookworm`,
+    found:
+      entries.length === 0
+        ? "no apt configuration"
+        : `apt serves ${codename || "another release"}, not bookworm`,
     fix: "Set TORPOR_APT_MIRROR to the address of a Debian mirror for 'torpor up', so that templates can be built.",
   };
 }

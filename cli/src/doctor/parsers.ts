@@ -42,7 +42,9 @@ export function parseMountInfo(text: string): Mount[] {
     const [type, , options] = after?.split(" ") ?? [];
     if (target === undefined || type === undefined) continue;
     mounts.push({
-      target: target.replace(/\\([0-7]{3})/g, (_all, octal: string) => String.fromCharCode(Number.parseInt(octal, 8))),
+      target: target.replace(/\\([0-7]{3})/g, (_all, octal: string) =>
+        String.fromCharCode(Number.parseInt(octal, 8)),
+      ),
       type,
       options: (options ?? "").split(","),
     });
@@ -103,7 +105,8 @@ function parseDeb822(text: string): AptEntry[] {
     for (const match of stanza.matchAll(/^([A-Za-z-]+):(.*(?:\n[ \t].*)*)/gm)) {
       fields.set((match[1] ?? "").toLowerCase(), (match[2] ?? "").trim());
     }
-    const words = (name: string): string[] => (fields.get(name) ?? "").split(/\s+/).filter((word) => word !== "");
+    const words = (name: string): string[] =>
+      (fields.get(name) ?? "").split(/\s+/).filter((word) => word !== "");
     if (!words("types").includes("deb") || /^(no|false|0|off)$/i.test(fields.get("enabled") ?? "")) continue;
     for (const uri of words("uris")) for (const suite of words("suites")) entries.push({ uri, suite });
   }

@@ -16,7 +16,13 @@ const INSTALL = "bin/quickstart installs it on Debian and Ubuntu";
 /** Checks of the programs that Torpor starts. */
 export function programChecks({ env, root }: ProgramCheckOptions): Check[] {
   const path = env["PATH"];
-  const present = (name: string, program: string, packageName: string, why: string, required = true): Check => ({
+  const present = (
+    name: string,
+    program: string,
+    packageName: string,
+    why: string,
+    required = true,
+  ): Check => ({
     name,
     why,
     required,
@@ -42,7 +48,12 @@ export function programChecks({ env, root }: ProgramCheckOptions): Check[] {
     },
     present("mmdebstrap", "mmdebstrap", "mmdebstrap", "builds the templates' root filesystems"),
     present("ip", "ip", "iproute2", "makes each sandbox's network namespace and link"),
-    present("nft", "nft", "nftables", "keeps sandboxes from each other, from this machine and from private networks"),
+    present(
+      "nft",
+      "nft",
+      "nftables",
+      "keeps sandboxes from each other, from this machine and from private networks",
+    ),
     present("mke2fs", "mke2fs", "e2fsprogs", "makes the file that caps a sandbox's disk"),
     present("losetup", "losetup", "mount", "attaches that file"),
     present("tar", "tar", "tar", "packs and unpacks the directories that 'torpor cp' copies", false),
@@ -50,15 +61,19 @@ export function programChecks({ env, root }: ProgramCheckOptions): Check[] {
 }
 
 async function probeRunsc(runsc: string | undefined): Promise<Finding> {
-  const fix = "Install gVisor's runsc from January 2024 or later: bin/quickstart does on Debian 12 (bookworm-backports); elsewhere follow gVisor's installation guide.";
+  const fix =
+    "Install gVisor's runsc from January 2024 or later: bin/quickstart does on Debian 12 (bookworm-backports); elsewhere follow gVisor's installation guide.";
   if (runsc === undefined) return { ok: false, found: "not found", fix };
   const { stdout } = await run([runsc, "--version"], { timeoutMs: 10_000 });
   const version = /^runsc version (\S+)/m.exec(stdout)?.[1] ?? "of unknown version";
   const date = parseRunscDate(stdout);
-  if (date !== null && date < MINIMUM_RUNSC_DATE) return { ok: false, found: `${runsc} ${version}: too old`, fix };
+  if (date !== null && date < MINIMUM_RUNSC_DATE)
+    return { ok: false, found: `${runsc} ${version}: too old`, fix };
   const [flags, commands] = await Promise.all([helpText(runsc, ["flags"]), helpText(runsc, ["help"])]);
   const missing = [
-    ...["overlay2", "net-disconnect-ok"].filter((flag) => !new RegExp(`-${flag}\\b`).test(flags)).map((flag) => `--${flag}`),
+    ...["overlay2", "net-disconnect-ok"]
+      .filter((flag) => !new RegExp(`-${flag}\\b`).test(flags))
+      .map((flag) => `--${flag}`),
     ...["checkpoint", "restore"].filter((verb) => !new RegExp(`\\b${verb}\\b`).test(commands)),
   ];
   if (missing.length > 0) return { ok: false, found: `${runsc} ${version} lacks ${missing.join(", ")}`, fix };
@@ -79,7 +94,10 @@ async function probeGo(go: string | undefined, goMod: string): Promise<Finding> 
   const needed = parseGoModMinor(goMod) ?? 21;
   const fix = `Install Go 1.${needed} or later (bin/quickstart does on Debian 12, from bookworm-backports). Not needed once the guest agent is built.`;
   if (go === undefined) return { ok: false, found: "not found", fix };
-  const { stdout } = await run([go, "version"], { timeoutMs: 10_000, env: { ...process.env, GOTOOLCHAIN: "local" } });
+  const { stdout } = await run([go, "version"], {
+    timeoutMs: 10_000,
+    env: { ...process.env, GOTOOLCHAIN: "local" },
+  });
   const minor = parseGoMinor(stdout);
   if (minor === null || minor < needed) return { ok: false, found: `${stdout.trim()}: too old`, fix };
   return { ok: true, found: `${go} ${stdout.trim().split(" ")[2] ?? ""}` };

@@ -96,6 +96,9 @@ async function drainWithNewHost(options: ShutDownOptions, result: ShutDownResult
   });
   await host.stop({ drain: true });
   if (existsSync(paths.undrained)) {
-    throw new CodedError("host_unavailable", `not everything of ${paths.stateDir} could be ended; see ${paths.logsDir}/host.log, and run 'torpor down' again`);
+    throw new CodedError(
+      "host_unavailable",
+      `not everything of ${paths.stateDir} could be ended; see ${paths.logsDir}/host.log, and run 'torpor down' again`,
+    );
   }
 }

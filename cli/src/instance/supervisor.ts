@@ -77,7 +77,8 @@ export async function startInstance(options: SupervisorOptions & { listen: strin
   };
   try {
     const { url } = await server.start();
-    const text = (name: string): string => (typeof host.health[name] === "string" ? host.health[name] : "unknown");
+    const text = (name: string): string =>
+      typeof host.health[name] === "string" ? host.health[name] : "unknown";
     const file: InstanceFile = {
       version: installation.version,
       url: url ?? `http://${listen}`,
@@ -119,11 +120,16 @@ export async function startHost(options: SupervisorOptions): Promise<HostInstanc
     onEvent,
   });
   const logs = ["host.log", "server.log", "supervisor.log"].map((name) => join(paths.logsDir, name));
-  const stopRotation = keepLogsBounded(logs, (path, error) => onEvent({ type: "note", message: `cannot rotate ${path}: ${String(error)}` }));
+  const stopRotation = keepLogsBounded(logs, (path, error) =>
+    onEvent({ type: "note", message: `cannot rotate ${path}: ${String(error)}` }),
+  );
   const stop = async ({ drain }: StopOptions): Promise<void> => {
     if (drain) {
       await drainHost(paths, token).catch((error: unknown) =>
-        onEvent({ type: "note", message: `the sandboxes could not all be ended: ${error instanceof Error ? error.message : String(error)}` }),
+        onEvent({
+          type: "note",
+          message: `the sandboxes could not all be ended: ${error instanceof Error ? error.message : String(error)}`,
+        }),
       );
     }
     await host.stop(STOP_GRACE_MS);
@@ -136,7 +142,11 @@ export async function startHost(options: SupervisorOptions): Promise<HostInstanc
     writeFileAtomically(paths.hostToken, token, 0o600);
     writeFileAtomically(paths.undrained, "", 0o644);
     await host.start();
-    return { token, health: typeof health === "object" && health !== null ? (health as Record<string, unknown>) : {}, stop };
+    return {
+      token,
+      health: typeof health === "object" && health !== null ? (health as Record<string, unknown>) : {},
+      stop,
+    };
   } catch (error) {
     await stop({ drain: false });
     throw error;

@@ -62,7 +62,7 @@ export async function runTerminal(
     const onResize = (): void => socket.send(JSON.stringify({ type: "resize", ...size() }));
     const onDrain = (): void => socket.resume();
     socket.on("open", () => {
-      stdin.setRawMode(true);
+      stdin.setRawMode?.(true);
       stdin.resume();
       stdin.on("data", onKeys);
       stdout.on("resize", onResize);
@@ -109,9 +109,9 @@ export async function runTerminal(
       stdin.off("data", onKeys);
       stdout.off("resize", onResize);
       stdout.off("drain", onDrain);
-      if (stdin.isTTY) stdin.setRawMode(false);
+      stdin.setRawMode?.(false);
       stdin.pause();
-      stdin.unref();
+      stdin.unref?.();
       if (exitCode !== undefined) return resolve(exitCode);
       reject(
         failure ??

@@ -1,0 +1,253 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { capturedCli } from "./captured-cli.ts";
+import { FakeApi } from "./fake-api.ts";
+
+let api: FakeApi;
+let directory: string;
+
+beforeEach(async () => {
+  api = await FakeApi.start();
+  directory = mkdtempSync(join(tmpdir(), "torpor-cli-"));
+});
+
+afterEach(async () => {
+  await api[Symbol.asyncDispose]();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+const cli = (...args: string[]) => capturedCli(args, api.env);
+
+describe("usage", () => {
+  it("suggests the command that was meant and exits with 2", async () => {
+    const { exitCode, stderr } = await cli("statsu");
+    expect(exitCode).toBe(2);
+    expect(stderr).toMatch(/unknown command 'statsu'[\s\S]*Did you mean status\?/);
+  });
+
+  it("writes a usage error as one JSON envelope with --json", async () => {
+    const { exitCode, stdout, stderr } = await cli("create", "--json", "--nonsense");
+    expect(exitCode).toBe(2);
+    expect(stdout).toBe("");
+    expect(JSON.parse(stderr)).toMatchObject({
+      error: { code: "invalid_request", message: expect.stringContaining("--nonsense") },
+    });
+  });
+
+  it("takes the global options before and after the command", async () => {
+    const before = await cli("--json", "create");
+    const after = await cli("create", "--json");
+    for (const run of [before, after])
+      expect(JSON.parse(run.stdout)).toMatchObject({ state: "running", memory_mb: 1024 });
+  });
+
+  it("prints help on standard output with exit code 0", async () => {
+    const { exitCode, stdout } = await cli("run", "--help");
+    expect(exitCode).toBe(0);
+    expect(stdout).toContain("--json");
+  });
+
+  it.each([
+    ["--ttl", "5m"],
+    ["--cpu", "many"],
+    ["--metadata", "=x"],
+  ])("refuses %s %s", async (option, value) => {
+    expect(await cli("create", option, value)).toMatchObject({ exitCode: 2, stdout: "" });
+    expect(api.calls).toEqual([]);
+  });
+});
+
+describe("create, ls and rm", () => {
+  it("prints the id alone on standard output", async () => {
+    const { stdout } = await cli("create", "-t", "base", "--ttl", "60", "-m", "team=red", "-e", "A=b=c");
+    const [sandbox] = [...api.sandboxes.values()];
+    expect(stdout).toBe(`${sandbox?.["id"] as string}\n`);
+    expect(sandbox?.["requested"]).toEqual({
+      template: "base",
+      ttl_seconds: 60,
+      metadata: { team: "red" },
+      env: { A: "b=c" },
+    });
+  });
+
+  it("lists what lives, as a table that a name cannot break", async () => {
+    await cli("create", "--name", "a\u001b[2J\nb");
+    const { stdout } = await cli("ls");
+    expect(stdout.split("\n")[0]).toMatch(/^ID +NAME +STATE/);
+    expect(stdout).toContain("a\\x1b[2J\\nb");
+    expect(stdout).not.toContain("\u001b");
+  });
+
+  it("destroys what is named, says of what is not there, and exits with 1 then", async () => {
+    const id = (await cli("create")).stdout.trim();
+    const { exitCode, stdout, stderr } = await cli("rm", id, "sdoesnotexist0000000000");
+    expect(exitCode).toBe(1);
+    expect(stdout).toBe(`${id}\n`);
+    expect(stderr).toContain("there is no sandbox");
+    expect(api.sandboxes.get(id)?.["state"]).toBe("destroyed");
+    expect((await cli("ls")).stdout).toBe("No sandboxes.\n");
+  });
+
+  it("asks for either ids or --all", async () => {
+    expect((await cli("rm")).exitCode).toBe(2);
+    expect((await cli("rm", "--all", "x")).exitCode).toBe(2);
+  });
+});
+
+describe("exec", () => {
+  it("passes output on byte for byte and ends with the command's exit code", async () => {
+    const id = (await cli("create")).stdout.trim();
+    api.next = { stdout: "out\n", stderr: "err\n", end: { exit_code: 3 } };
+    expect(await cli("exec", id, "ls", "-la", "--json")).toEqual({
+      exitCode: 3,
+      stdout: "out\n",
+      stderr: "err\n",
+    });
+    expect(api.commands).toMatchObject([{ cmd: ["ls", "-la", "--json"] }]);
+  });
+
+  it("answers with one document when --json stands before the id", async () => {
+    const id = (await cli("create")).stdout.trim();
+    api.next = { stdout: "out\n", end: { exit_code: 4 } };
+    const { exitCode, stdout } = await cli("exec", "--json", id, "true");
+    expect(exitCode).toBe(4);
+    expect(JSON.parse(stdout)).toMatchObject({
+      sandbox_id: id,
+      exit_code: 4,
+      stdout: "out\n",
+      outcome: "exited",
+    });
+  });
+
+  it.each([
+    [{ outcome: "timed_out", exit_code: null, signal: "SIGKILL" }, 124, /time limit/],
+    [{ outcome: "signalled", exit_code: null, signal: "SIGSEGV" }, 139, /SIGSEGV/],
+    [
+      { outcome: "oom", exit_code: null, signal: "SIGKILL", message: "cgroup limit" },
+      137,
+      /out of memory.*cgroup limit/,
+    ],
+    [{ outcome: "lost", exit_code: null, message: "ttl_expired" }, 125, /sandbox ended.*ttl_expired/],
+  ])("turns %o into exit code %d and says why", async (end, expected, why) => {
+    const id = (await cli("create")).stdout.trim();
+    api.next = { end };
+    const { exitCode, stderr } = await cli("exec", id, "true");
+    expect(exitCode).toBe(expected);
+    expect(stderr).toMatch(why);
+  });
+
+  it("exits with 125 when Torpor failed, not the command", async () => {
+    const { exitCode, stderr } = await cli("exec", "snosuchsandbox0000000000", "true");
+    expect(exitCode).toBe(125);
+    expect(stderr).toMatch(/error: there is no sandbox.*\n\(sandbox_not_found, request req-1\)/);
+  });
+
+  it("gives standard input only when asked, and refuses what is not text", async () => {
+    const id = (await cli("create")).stdout.trim();
+    await capturedCli(["exec", "-i", id, "cat"], api.env, "hello");
+    expect(api.commands.at(-1)).toMatchObject({ stdin: "hello" });
+    await capturedCli(["exec", id, "cat"], api.env, "hello");
+    expect(api.commands.at(-1)).not.toHaveProperty("stdin");
+  });
+
+  it("refuses a terminal where there is none", async () => {
+    const id = (await cli("create")).stdout.trim();
+    const { exitCode, stderr } = await cli("exec", "-it", id);
+    expect(exitCode).toBe(2);
+    expect(stderr).toContain("-t needs a terminal");
+  });
+});
+
+describe("run", () => {
+  it("copies the script in, runs it with its interpreter, and destroys the sandbox", async () => {
+    const script = join(directory, "hello.py");
+    writeFileSync(script, "print('hi')\n");
+    api.next = { stdout: "hi\n" };
+    expect(await cli("run", script, "a", "-b")).toEqual({ exitCode: 0, stdout: "hi\n", stderr: "" });
+    expect(api.files.get("/workspace/hello.py")?.toString()).toBe("print('hi')\n");
+    expect(api.commands).toMatchObject([
+      { cmd: ["python3", "/workspace/hello.py", "a", "-b"], cwd: "/workspace" },
+    ]);
+    expect([...api.sandboxes.values()].map((sandbox) => sandbox["state"])).toEqual(["destroyed"]);
+  });
+
+  it("runs what stands behind -- as it is, and keeps its exit code", async () => {
+    api.next = { end: { exit_code: 42 } };
+    expect((await cli("run", "--", "sh", "-c", "exit 42")).exitCode).toBe(42);
+    expect(api.commands).toMatchObject([{ cmd: ["sh", "-c", "exit 42"] }]);
+  });
+
+  it("copies results out, also after a failed command", async () => {
+    api.files.set("/workspace/result.txt", Buffer.from("42"));
+    api.next = { end: { exit_code: 1 } };
+    const target = join(directory, "here.txt");
+    expect((await cli("run", "--out", `/workspace/result.txt:${target}`, "--", "false")).exitCode).toBe(1);
+    expect(readFileSync(target, "utf8")).toBe("42");
+  });
+
+  it("exits with 125 when the command succeeded and its result is missing", async () => {
+    const { exitCode, stderr } = await cli(
+      "run",
+      "--out",
+      `/workspace/none:${join(directory, "x")}`,
+      "--",
+      "true",
+    );
+    expect(exitCode).toBe(125);
+    expect(stderr).toContain("was not copied out");
+    expect([...api.sandboxes.values()][0]?.["state"]).toBe("destroyed");
+  });
+
+  it("says what to do when the first word is no file here", async () => {
+    const { exitCode, stderr } = await cli("run", "python3", "-V");
+    expect(exitCode).toBe(2);
+    expect(stderr).toContain("torpor run -- python3 -V");
+    expect(api.calls).toEqual([]);
+  });
+
+  it("destroys the sandbox when it is interrupted in mid-command", async () => {
+    api.next = { stdout: "started\n", hangs: true };
+    const running = cli("run", "--", "sleep", "1000");
+    while (api.commands.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+    process.emit("SIGINT", "SIGINT");
+    expect((await running).exitCode).toBe(130);
+    expect([...api.sandboxes.values()][0]?.["state"]).toBe("destroyed");
+  });
+});
+
+describe("the key", () => {
+  it("is looked for in the state directory, and its absence explained", async () => {
+    const { exitCode, stderr } = await capturedCli(["ls", "--state-dir", directory]);
+    expect(exitCode).toBe(1);
+    expect(stderr).toContain(`${directory}/api-key is not there`);
+    expect(stderr).not.toMatch(/\n\s+at /);
+  });
+
+  it("of this machine is not sent to another", async () => {
+    writeFileSync(join(directory, "api-key"), "tp_secret\n");
+    const { exitCode, stderr } = await capturedCli([
+      "ls",
+      "--state-dir",
+      directory,
+      "--url",
+      "http://192.0.2.1:7070",
+    ]);
+    expect(exitCode).toBe(1);
+    expect(stderr).toContain("no API key for http://192.0.2.1:7070");
+  });
+});
+
+describe("status", () => {
+  it("says that nothing runs, with exit code 1 and an envelope for programs", async () => {
+    const text = await capturedCli(["status", "--state-dir", directory]);
+    expect(text).toMatchObject({ exitCode: 1, stdout: "" });
+    expect(text.stderr).toContain(`no Torpor instance runs from ${directory}`);
+    const json = await capturedCli(["status", "--json", "--state-dir", directory]);
+    expect(json).toMatchObject({ exitCode: 1, stdout: "" });
+    expect(JSON.parse(json.stderr)).toMatchObject({
+      error: { code: "host_unavailable", details: { state_dir: directory } },
+    });
+  });
+});

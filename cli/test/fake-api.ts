@@ -1,0 +1,152 @@
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+
+/** What the stand-in's next command does. */
+export interface ScriptedCommand {
+  stdout?: string;
+  stderr?: string;
+  end?: Record<string, unknown>;
+  /** Never ends by itself. */
+  hangs?: boolean;
+}
+
+const NOW = "2026-01-01T00:00:00Z";
+
+/** A real HTTP server that speaks the part of the API the command line uses, with a file system in a Map. */
+export class FakeApi implements AsyncDisposable {
+  readonly files = new Map<string, Buffer>();
+  readonly calls: string[] = [];
+  readonly commands: unknown[] = [];
+  readonly sandboxes = new Map<string, Record<string, unknown>>();
+  next: ScriptedCommand = {};
+  #server = createServer((request, response) => void this.#answer(request, response));
+  #count = 0;
+
+  static async start(): Promise<FakeApi> {
+    const api = new FakeApi();
+    await new Promise<void>((resolve) => api.#server.listen(0, "127.0.0.1", resolve));
+    return api;
+  }
+
+  get env(): NodeJS.ProcessEnv {
+    const { port } = this.#server.address() as AddressInfo;
+    return { TORPOR_URL: `http://127.0.0.1:${port}`, TORPOR_API_KEY: "tp_test" };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#server.closeAllConnections();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const url = new URL(request.url ?? "/", "http://fake");
+    const chunks: Buffer[] = [];
+    for await (const chunk of request) chunks.push(chunk as Buffer);
+    const body = Buffer.concat(chunks);
+    this.calls.push(
+      `${request.method} ${url.pathname.replace(/s[a-z0-9]{20,}/, "ID")}${url.searchParams.get("path") ?? ""}`,
+    );
+    const json = (status: number, value: unknown): void => {
+      response.writeHead(status, { "content-type": "application/json", "x-request-id": "req-1" });
+      response.end(JSON.stringify(value));
+    };
+    const refuse = (status: number, code: string, message: string): void =>
+      json(status, { error: { code, message, details: {}, request_id: "req-1", retryable: false } });
+    if (request.headers.authorization !== "Bearer tp_test")
+      return refuse(401, "unauthenticated", "this key is unknown");
+    if (url.pathname === "/v1/sandboxes" && request.method === "POST")
+      return json(201, this.#create(JSON.parse(body.toString())));
+    if (url.pathname === "/v1/sandboxes")
+      return json(200, { items: [...this.sandboxes.values()], next_cursor: null });
+    const [, id = "", rest = ""] = /^\/v1\/sandboxes\/([^/]+)(.*)$/.exec(url.pathname) ?? [];
+    const sandbox = this.sandboxes.get(id);
+    if (sandbox === undefined) return refuse(404, "sandbox_not_found", `there is no sandbox ${id}`);
+    if (rest === "" && request.method === "DELETE")
+      Object.assign(sandbox, { state: "destroyed", reason: "user", ended_at: NOW });
+    if (rest === "") return json(200, sandbox);
+    if (rest === "/exec") return this.#exec(JSON.parse(body.toString()), request, response, json);
+    const path = url.searchParams.get("path") ?? "";
+    if (rest === "/fs" && request.method === "PUT") this.files.set(path, body);
+    const content = this.files.get(path);
+    if (content === undefined) return refuse(404, "file_not_found", `${path} is not there`);
+    if (rest === "/fs" && request.method === "GET") {
+      response.writeHead(200, { "content-type": "application/octet-stream" });
+      return void response.end(content);
+    }
+    json(200, {
+      name: path.split("/").at(-1),
+      path,
+      type: "file",
+      size: content.length,
+      mode: 0o644,
+      permissions: "-rw-r--r--",
+      owner: "user",
+      group: "user",
+      modified_at: NOW,
+      symlink_target: null,
+    });
+  }
+
+  #create(body: Record<string, unknown>): Record<string, unknown> {
+    const id = `s${String(++this.#count).padStart(24, "0")}`;
+    const sandbox = {
+      id,
+      name: body["name"] ?? null,
+      state: "running",
+      reason: null,
+      template: body["template"] ?? "code-interpreter",
+      driver: "gvisor",
+      tenant: "default",
+      persistent: false,
+      metadata: body["metadata"] ?? {},
+      cpu: 1,
+      memory_mb: 1024,
+      disk_mb: 4096,
+      network: "internet",
+      on_expire: "destroy",
+      generation: 1,
+      host: "h",
+      created_at: NOW,
+      started_at: NOW,
+      expires_at: NOW,
+      idle_at: null,
+      last_activity_at: NOW,
+      ended_at: null,
+      attestation: null,
+      requested: body,
+    };
+    this.sandboxes.set(id, sandbox);
+    return sandbox;
+  }
+
+  #exec(
+    body: unknown,
+    request: IncomingMessage,
+    response: ServerResponse,
+    json: (status: number, value: unknown) => void,
+  ): void {
+    this.commands.push(body);
+    const { stdout = "", stderr = "", hangs = false } = this.next;
+    const end = {
+      exec_id: "e1",
+      exit_code: 0,
+      signal: null,
+      outcome: "exited",
+      truncated: false,
+      stdout_bytes: stdout.length,
+      stderr_bytes: stderr.length,
+      duration_ms: 5,
+      ...this.next.end,
+    };
+    if (!String(request.headers.accept).includes("ndjson"))
+      return json(200, { ...end, stdout, stderr, encoding: "utf8" });
+    response.writeHead(200, { "content-type": "application/x-ndjson" });
+    const line = (value: unknown): void => void response.write(`${JSON.stringify(value)}\n`);
+    line({ type: "start", exec_id: "e1", pid: 7 });
+    if (stdout !== "") line({ type: "stdout", data: Buffer.from(stdout).toString("base64") });
+    if (stderr !== "") line({ type: "stderr", data: Buffer.from(stderr).toString("base64") });
+    if (hangs) return;
+    line({ type: "end", ...end });
+    response.end();
+  }
+}

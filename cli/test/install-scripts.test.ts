@@ -1,0 +1,171 @@
+import { execFileSync, spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+
+const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
+let etc: string;
+beforeEach(() => (etc = mkdtempSync(join(tmpdir(), "torpor etc "))));
+afterEach(() => rmSync(etc, { recursive: true, force: true }));
+
+/** Runs a line of bash with one of the sourced files loaded. */
+function bash(library: string, line: string, input = ""): { status: number | null; stdout: string } {
+  const { status, stdout } = spawnSync(
+    "bash",
+    ["-euo", "pipefail", "-c", `source "$1"; shift; ${line}`, "bash", join(root, "bin", "lib", library), etc],
+    {
+      input,
+      encoding: "utf8",
+    },
+  );
+  return { status, stdout };
+}
+
+function source(name: string, text: string): void {
+  const directory = join(etc, "etc", "apt", "sources.list.d");
+  mkdirSync(directory, { recursive: true });
+  writeFileSync(name === "sources.list" ? join(etc, "etc", "apt", name) : join(directory, name), text);
+}
+
+const backports = (): { status: number | null; stdout: string } =>
+  bash("apt-sources.sh", 'machine_apt_entries "$1" | backports_line bookworm /default.gpg');
+
+describe("the backports suite", () => {
+  it("takes mirror and keyring from a deb822 file, passing over security and disabled stanzas", () => {
+    source(
+      "debian.sources",
+      "Types: deb\nURIs: http://off/debian\nSuites: bookworm\nComponents: main\nEnabled: no\n\nTypes: deb\nURIs: http://mirror/security\nSuites: bookworm-security\nComponents: main\n\n" +
+        "Types: deb\n# a comment\nURIs: http://mirror/debian\nSuites: bookworm bookworm-updates\nComponents: main\nSigned-By: /usr/share/keyrings/archive.gpg\n",
+    );
+    expect(backports()).toEqual({
+      status: 0,
+      stdout:
+        "deb [signed-by=/usr/share/keyrings/archive.gpg] http://mirror/debian bookworm-backports main\n",
+    });
+  });
+
+  it("takes them from a one-line file, with its options", () => {
+    source(
+      "sources.list",
+      "# deb http://old/debian bookworm main\ndeb [arch=amd64 signed-by=/k.gpg trusted=yes]   http://mirror/debian/ bookworm main contrib # here\n",
+    );
+    expect(backports().stdout).toBe(
+      "deb [signed-by=/k.gpg trusted=yes] http://mirror/debian/ bookworm-backports main\n",
+    );
+  });
+
+  it("uses the default keyring where none is named or the key stands in the file itself", () => {
+    source(
+      "a.sources",
+      "Types: deb\nURIs: http://m/debian\nSuites: bookworm\nComponents: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n",
+    );
+    expect(backports().stdout).toBe("deb [signed-by=/default.gpg] http://m/debian bookworm-backports main\n");
+  });
+
+  it("is not added twice", () => {
+    source("sources.list", "deb http://m/debian bookworm main\n");
+    source("other.list", "deb [signed-by=/k.gpg] http://m/debian bookworm-backports main contrib\n");
+    expect(backports()).toEqual({ status: 0, stdout: "" });
+  });
+
+  it("is refused where apt names no archive of the release to go by", () => {
+    source(
+      "x.list",
+      "deb cdrom:[Debian]/ bookworm main\ndeb http://m/ubuntu noble main\ndeb http://m/tools nodistro main\n",
+    );
+    expect(backports()).toEqual({ status: 1, stdout: "" });
+  });
+
+  it("is refused without any apt configuration", () => {
+    expect(backports()).toEqual({ status: 1, stdout: "" });
+  });
+});
+
+describe("versions", () => {
+  it.each([
+    ["runsc_date", "runsc version 0.0~20240729.0\nspec: 1.0.2-dev\n", "20240729\n"],
+    ["runsc_date", "runsc version release-20250512.0\n", "20250512\n"],
+    ["runsc_date", "runsc version HEAD\n", ""],
+    ["go_minor", "go version go1.23.5 linux/amd64\n", "23\n"],
+    ["go_minor", "go version go1.19 linux/arm64\n", "19\n"],
+    ["go_minor_needed", "module x\n\ngo 1.23\n\ntoolchain go1.25.0\n", "23\n"],
+    ["node_major", "v20.20.2\n", "20\n"],
+  ])("%s reads %j", (reader, input, expected) => {
+    expect(bash("versions.sh", reader, input).stdout).toBe(expected);
+  });
+});
+
+describe("say", () => {
+  it("writes spans as people read them, and quietly shows output only of what fails", () => {
+    expect(bash("say.sh", "spent 4200; echo; spent 65000").stdout).toBe("4.2 s\n1 min 5 s");
+    expect(bash("say.sh", "quietly x echo hello").stdout).toBe("");
+    expect(bash("say.sh", "quietly x sh -c 'exit 7' || echo $?").stdout).toBe("7\n");
+  });
+});
+
+describe("the scripts", () => {
+  it.each(["quickstart", "check"])(
+    "bin/%s refuses an unknown option with exit code 2 and shows how it is used",
+    (script) => {
+      const { status, stderr } = spawnSync("bash", [join(root, "bin", script), "--nonsense"], {
+        encoding: "utf8",
+      });
+      expect(status).toBe(2);
+      expect(stderr).toContain("Usage:");
+    },
+  );
+
+  it("the layer check finds an upward import, an unlisted package and a way around", async () => {
+    const checkout = join(etc, "checkout");
+    const file = (path: string, text: string): void => {
+      mkdirSync(dirname(join(checkout, path)), { recursive: true });
+      writeFileSync(join(checkout, path), text);
+    };
+    file("package.json", JSON.stringify({ workspaces: ["protocol", "server"] }));
+    file("protocol/package.json", JSON.stringify({ dependencies: { zod: "1" } }));
+    file("server/package.json", JSON.stringify({ dependencies: {} }));
+    file(
+      "protocol/src/a.ts",
+      'import { z } from "zod";\n// import "@torpor/host"\n/** import "x" */\nimport { x } from "./b.ts";\n',
+    );
+    file("server/src/a.ts", 'import type { Machine } from "@torpor/protocol";\n');
+    const script = join(root, "bin", "lib", "check-layers.mjs");
+    expect(execFileSync(process.execPath, [script, checkout], { encoding: "utf8" })).toContain(
+      "every arrow points down",
+    );
+    file(
+      "protocol/src/b.ts",
+      'export { x } from "@torpor/server";\nimport { readFileSync } from "node:fs";\n',
+    );
+    file(
+      "server/src/b.ts",
+      'import {\n  a,\n} from "@torpor/host";\nconst x = await import("left-pad");\nimport "../../host/src/c.ts";\n',
+    );
+    const { status, stderr } = spawnSync(process.execPath, [script, checkout], { encoding: "utf8" });
+    expect(status).toBe(1);
+    expect(stderr.trim().split("\n")).toHaveLength(5);
+  });
+
+  it("Go tests are counted, with those of a package that does not build as one failure", () => {
+    const events = [
+      { Action: "pass", Package: "p", Test: "TestA" },
+      { Action: "skip", Package: "p", Test: "TestB" },
+      { Action: "output", Package: "p", Test: "TestC", Output: "boom\n" },
+      { Action: "fail", Package: "p", Test: "TestC" },
+      { Action: "fail", Package: "p" },
+      { Action: "output", Package: "q", Output: "undefined: x\n" },
+      { Action: "fail", Package: "q" },
+    ];
+    const input = `${events.map((event) => JSON.stringify(event)).join("\n")}\nnot json\n`;
+    const { status, stdout } = spawnSync(process.execPath, [join(root, "bin", "lib", "count-go-tests.mjs")], {
+      input,
+      encoding: "utf8",
+    });
+    expect(status).toBe(1);
+    expect(stdout).toContain("--- FAIL: p TestC\nboom");
+    expect(stdout).toContain("--- FAIL: q\nundefined: x");
+    expect(stdout).toContain("Go: 1 passed, 2 failed, 1 skipped");
+  });
+});
