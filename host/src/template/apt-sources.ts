@@ -27,9 +27,20 @@ export const DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
  *
  * @throws CodedError `unsupported` when the machine is configured for no archive of that suite
  */
-export async function findAptSources(suite: string, components: readonly string[], options: AptSourcesOptions = {}): Promise<AptSource[]> {
+export async function findAptSources(
+  suite: string,
+  components: readonly string[],
+  options: AptSourcesOptions = {},
+): Promise<AptSource[]> {
   if (options.mirror !== undefined) {
-    return [{ uris: [options.mirror], suites: [suite, `${suite}-updates`], components: [...components], signedBy: DEBIAN_KEYRING }];
+    return [
+      {
+        uris: [options.mirror],
+        suites: [suite, `${suite}-updates`],
+        components: [...components],
+        signedBy: DEBIAN_KEYRING,
+      },
+    ];
   }
   const aptDir = options.aptDir ?? "/etc/apt";
   const wanted = new Set([suite, `${suite}-updates`, `${suite}-security`, `${suite}/updates`]);
@@ -41,7 +52,9 @@ export async function findAptSources(suite: string, components: readonly string[
     }))
     .filter((source) => source.suites.length > 0 && source.components.length > 0);
   // Other vendors also call their suites after Debian's releases; Debian's own are told by their key.
-  const debian = found.filter((source) => source.signedBy === undefined || /debian-archive/.test(basename(source.signedBy)));
+  const debian = found.filter(
+    (source) => source.signedBy === undefined || /debian-archive/.test(basename(source.signedBy)),
+  );
   const chosen = debian.length > 0 ? debian : found;
   if (!chosen.some((source) => source.suites.includes(suite))) {
     throw new CodedError(
@@ -97,10 +110,20 @@ export function parseDeb822(text: string): AptSource[] {
         fields.set(key, `${fields.get(key) ?? ""}\n${line.trimEnd()}`);
       }
     }
-    const words = (name: string): string[] => (fields.get(name) ?? "").split(/\s+/).filter((word) => word !== "");
-    if (!words("types").includes("deb") || /^(no|false|0|off|without|disable)$/i.test(fields.get("enabled") ?? "yes")) continue;
+    const words = (name: string): string[] =>
+      (fields.get(name) ?? "").split(/\s+/).filter((word) => word !== "");
+    if (
+      !words("types").includes("deb") ||
+      /^(no|false|0|off|without|disable)$/i.test(fields.get("enabled") ?? "yes")
+    )
+      continue;
     const signedBy = fields.get("signed-by");
-    sources.push({ uris: words("uris"), suites: words("suites"), components: words("components"), signedBy: signedBy === "" ? undefined : signedBy });
+    sources.push({
+      uris: words("uris"),
+      suites: words("suites"),
+      components: words("components"),
+      signedBy: signedBy === "" ? undefined : signedBy,
+    });
   }
   return sources;
 }
@@ -110,7 +133,12 @@ export function formatDeb822(sources: readonly AptSource[], options: { keepCrede
   return sources
     .map((source) => {
       const uris = options.keepCredentials ? source.uris : source.uris.map(withoutCredentials);
-      const lines = ["Types: deb", `URIs: ${uris.join(" ")}`, `Suites: ${source.suites.join(" ")}`, `Components: ${source.components.join(" ")}`];
+      const lines = [
+        "Types: deb",
+        `URIs: ${uris.join(" ")}`,
+        `Suites: ${source.suites.join(" ")}`,
+        `Components: ${source.components.join(" ")}`,
+      ];
       if (source.signedBy !== undefined) lines.push(`Signed-By: ${source.signedBy}`);
       return `${lines.join("\n")}\n`;
     })

@@ -47,7 +47,12 @@ export async function bootstrapRoot(options: BootstrapOptions): Promise<void> {
   await copyKeyrings(root, options.sources);
 
   const sourcesFile = "/torpor.sources";
-  await placeFile(options.workDir, sourcesFile, formatDeb822(options.sources, { keepCredentials: true }), 0o600);
+  await placeFile(
+    options.workDir,
+    sourcesFile,
+    formatDeb822(options.sources, { keepCredentials: true }),
+    0o600,
+  );
   const argv: [string, ...string[]] = [
     "mmdebstrap",
     "--verbose",
@@ -105,7 +110,9 @@ class ProblemLines {
   #kept: string[] = [];
 
   line(line: string): void {
-    const isProblem = /^(E: |Err:|dpkg: error|dpkg-deb: error|Traceback )|No space left on device/.test(line) && !line.startsWith("E: setup failed");
+    const isProblem =
+      /^(E: |Err:|dpkg: error|dpkg-deb: error|Traceback )|No space left on device/.test(line) &&
+      !line.startsWith("E: setup failed");
     if (isProblem && this.#kept.length < PROBLEM_LINES_MAX) {
       this.#kept.push(...this.#before.splice(0), line.slice(0, 300));
     } else {
@@ -119,24 +126,58 @@ class ProblemLines {
 }
 
 /** Turns mmdebstrap's complaints into what went wrong and what to do. */
-async function explain(error: ProcessError, problems: string, options: BootstrapOptions): Promise<CodedError> {
+async function explain(
+  error: ProcessError,
+  problems: string,
+  options: BootstrapOptions,
+): Promise<CodedError> {
   const name = options.recipe.name;
   const output = `${problems}\n${error.stderr}`;
   const details = { template: name, problems };
-  if (/could not be started.*ENOENT|failed to execute mmdebstrap|mmdebstrap: No such file/.test(`${error.message}\n${output}`)) {
-    return new CodedError("unsupported", `Building template ${name} failed: mmdebstrap is not installed. Install it (\`apt-get install mmdebstrap\`) and build again.`, { details, cause: error });
+  if (
+    /could not be started.*ENOENT|failed to execute mmdebstrap|mmdebstrap: No such file/.test(
+      `${error.message}\n${output}`,
+    )
+  ) {
+    return new CodedError(
+      "unsupported",
+      `Building template ${name} failed: mmdebstrap is not installed. Install it (\`apt-get install mmdebstrap\`) and build again.`,
+      { details, cause: error },
+    );
   }
-  const missing = /E: Unable to locate package (\S+)|E: Package '(\S+)' has no installation candidate/.exec(output);
+  const missing = /E: Unable to locate package (\S+)|E: Package '(\S+)' has no installation candidate/.exec(
+    output,
+  );
   if (missing !== null) {
-    return new CodedError("invalid_request", `Building template ${name} failed: the package ${missing[1] ?? missing[2]} is not in Debian ${options.recipe.suite} (components ${options.recipe.components.join(", ")}). Correct \`packages\` in its template.json.`, { details, cause: error });
+    return new CodedError(
+      "invalid_request",
+      `Building template ${name} failed: the package ${missing[1] ?? missing[2]} is not in Debian ${options.recipe.suite} (components ${options.recipe.components.join(", ")}). Correct \`packages\` in its template.json.`,
+      { details, cause: error },
+    );
   }
   if (/No space left on device/.test(output)) {
-    return new CodedError("no_space", `Building template ${name} failed: the disk that holds the templates is full. Free some space and build again.`, { details, cause: error });
+    return new CodedError(
+      "no_space",
+      `Building template ${name} failed: the disk that holds the templates is full. Free some space and build again.`,
+      { details, cause: error },
+    );
   }
-  if (/Could not resolve|Temporary failure resolving|Could not connect|Unable to connect|Failed to fetch|Connection timed out|apt-get update.*failed/.test(output)) {
-    return new CodedError("template_not_ready", `Building template ${name} failed: the Debian archive configured on this machine could not be read. Check the network and that \`apt-get update\` works here, then build again.\n${problems}`, { details, cause: error });
+  if (
+    /Could not resolve|Temporary failure resolving|Could not connect|Unable to connect|Failed to fetch|Connection timed out|apt-get update.*failed/.test(
+      output,
+    )
+  ) {
+    return new CodedError(
+      "template_not_ready",
+      `Building template ${name} failed: the Debian archive configured on this machine could not be read. Check the network and that \`apt-get update\` works here, then build again.\n${problems}`,
+      { details, cause: error },
+    );
   }
   // The cause may be a damaged package among the kept ones, which would fail every build from now on.
   await options.cache.clear();
-  return new CodedError("template_not_ready", `Building template ${name} failed in mmdebstrap: ${problems || error.message}\nKept packages were dropped, so that building again starts from fresh downloads.`, { details, cause: error });
+  return new CodedError(
+    "template_not_ready",
+    `Building template ${name} failed in mmdebstrap: ${problems || error.message}\nKept packages were dropped, so that building again starts from fresh downloads.`,
+    { details, cause: error },
+  );
 }

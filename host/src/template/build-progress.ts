@@ -51,7 +51,8 @@ export class MmdebstrapProgress {
   line(line: string): void {
     if (line.startsWith("I: ")) return this.#headline(line);
     if (this.#round === "none") {
-      if (line.startsWith("Get:")) this.#report({ stage: "index", label: "Reading package lists", fraction: 0.5 });
+      if (line.startsWith("Get:"))
+        this.#report({ stage: "index", label: "Reading package lists", fraction: 0.5 });
       return;
     }
     const count = /^\d+ upgraded, (\d+) newly installed/.exec(line);
@@ -74,7 +75,8 @@ export class MmdebstrapProgress {
   }
 
   #headline(line: string): void {
-    if (line.includes("running apt-get update")) this.#report({ stage: "index", label: "Reading package lists", fraction: 0 });
+    if (line.includes("running apt-get update"))
+      this.#report({ stage: "index", label: "Reading package lists", fraction: 0 });
     if (line.includes("downloading packages with apt")) {
       this.#report({ stage: "index", label: "Reading package lists", fraction: 1 });
       this.#round = "essential";
@@ -115,7 +117,8 @@ export class MmdebstrapProgress {
       this.#report({ stage: "bootstrap", label, fraction: Math.min(1, fraction) });
       return;
     }
-    if (stage === "unpack" && done === 1) this.#report({ stage: "download", label: "Downloaded", fraction: 1 });
+    if (stage === "unpack" && done === 1)
+      this.#report({ stage: "download", label: "Downloaded", fraction: 1 });
     this.#report({ stage, label, fraction: done / total });
   }
 }

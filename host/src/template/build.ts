@@ -59,7 +59,10 @@ export async function buildTemplate(options: BuildTemplateOptions): Promise<Buil
   signal?.throwIfAborted();
   report({ stage: "prepare", label: "Checking the machine", fraction: 0 });
   if (process.getuid?.() !== 0) {
-    throw new CodedError("permission_denied", `Building template ${recipe.name} needs root: it makes device files and files of other users. Run it with sudo, or let the host agent do it.`);
+    throw new CodedError(
+      "permission_denied",
+      `Building template ${recipe.name} needs root: it makes device files and files of other users. Run it with sudo, or let the host agent do it.`,
+    );
   }
   const architecture = await debianArchitecture(recipe.name);
   const guestSha256 = await hashGuest(options.guestBinaryPath);
@@ -68,14 +71,24 @@ export async function buildTemplate(options: BuildTemplateOptions): Promise<Buil
   const store = new TemplateStore(options.templatesDir);
   await store.open();
   await using scope = new Scope();
-  const onWait = (): void => report({ stage: "prepare", label: "Waiting for another build of this template", fraction: 0.5 });
-  scope.defer(await lockTemplate(options.templatesDir, hash, signal === undefined ? { onWait } : { onWait, signal }));
+  const onWait = (): void =>
+    report({ stage: "prepare", label: "Waiting for another build of this template", fraction: 0.5 });
+  scope.defer(
+    await lockTemplate(options.templatesDir, hash, signal === undefined ? { onWait } : { onWait, signal }),
+  );
 
   if ((await store.find(hash)) === undefined) {
     await checkFreeSpace(options);
     const buildDir = await makeUnfinishedDir(options.templatesDir, "building");
     scope.defer(() => removeTree(buildDir));
-    const finishedDir = await buildInto(buildDir, { ...options, architecture, guestSha256, hash, startedAt, report });
+    const finishedDir = await buildInto(buildDir, {
+      ...options,
+      architecture,
+      guestSha256,
+      hash,
+      startedAt,
+      report,
+    });
     signal?.throwIfAborted();
     await store.commitBuilt(finishedDir, hash);
     await store.commitName(recipe.name, hash);
@@ -104,13 +117,27 @@ async function buildInto(buildDir: string, plan: BuildPlan): Promise<string> {
   const finishedDir = join(buildDir, "template");
   const root = join(finishedDir, "rootfs");
   await mkdir(finishedDir, { mode: 0o700 });
-  const sources = await findAptSources(recipe.suite, recipe.components, plan.mirror === undefined ? {} : { mirror: plan.mirror });
+  const sources = await findAptSources(
+    recipe.suite,
+    recipe.components,
+    plan.mirror === undefined ? {} : { mirror: plan.mirror },
+  );
   const settings = await readAptSettings();
   const cache = new PackageCache(join(cacheDir, "apt"));
   const env = buildEnvironment(recipe);
   report({ stage: "prepare", label: "Ready", fraction: 1 });
 
-  await bootstrapRoot({ recipe, sources, settings, cache, root, workDir: buildDir, env, onProgress: report, ...signalOption });
+  await bootstrapRoot({
+    recipe,
+    sources,
+    settings,
+    cache,
+    root,
+    workDir: buildDir,
+    env,
+    onProgress: report,
+    ...signalOption,
+  });
   // Collected now, kept only when they are known to be on disk: after a crash a kept package must be whole.
   const archives = join(buildDir, "archives");
   await run(["cp", "--archive", "--link", archivesDir(root), archives]);
@@ -122,7 +149,8 @@ async function buildInto(buildDir: string, plan: BuildPlan): Promise<string> {
     await installNpmPackage(root, wanted, join(cacheDir, "npm"), buildDir, signal);
   }
   for (const layer of recipe.layers) await placeLayerFiles(root, layer);
-  for (const layer of recipe.layers) await runSetup(root, recipe, layer, env, { onProgress: report, ...signalOption });
+  for (const layer of recipe.layers)
+    await runSetup(root, recipe, layer, env, { onProgress: report, ...signalOption });
   report({ stage: "setup", label: "Set up", fraction: 1 });
 
   report({ stage: "finish", label: "Adding the guest agent, removing traces of the build", fraction: 0 });
@@ -150,7 +178,9 @@ async function buildInto(buildDir: string, plan: BuildPlan): Promise<string> {
     env: recipe.env,
     user: recipe.user,
     workdir: recipe.workdir,
-    warmUp: recipe.warmUp.map(({ name, command, user }) => (user === undefined ? { name, command } : { name, command, user })),
+    warmUp: recipe.warmUp.map(({ name, command, user }) =>
+      user === undefined ? { name, command } : { name, command, user },
+    ),
     builtAt: new Date().toISOString(),
     buildSeconds: Math.round((Date.now() - plan.startedAt) / 100) / 10,
   };
@@ -178,7 +208,11 @@ async function debianArchitecture(template: string): Promise<string> {
   try {
     return (await run(["dpkg", "--print-architecture"])).stdout.trim();
   } catch (error) {
-    throw new CodedError("unsupported", `Building template ${template} needs dpkg and mmdebstrap, and dpkg could not be run: ${String(error)}. Build on Debian or Ubuntu, or install both packages.`, { cause: error });
+    throw new CodedError(
+      "unsupported",
+      `Building template ${template} needs dpkg and mmdebstrap, and dpkg could not be run: ${String(error)}. Build on Debian or Ubuntu, or install both packages.`,
+      { cause: error },
+    );
   }
 }
 
@@ -186,7 +220,11 @@ async function hashGuest(path: string): Promise<string> {
   try {
     return await fileSha256(path);
   } catch (error) {
-    throw new CodedError("unsupported", `The guest agent's binary ${path} cannot be read: ${String(error)}. Build it first (\`go build\` in guest/).`, { cause: error });
+    throw new CodedError(
+      "unsupported",
+      `The guest agent's binary ${path} cannot be read: ${String(error)}. Build it first (\`go build\` in guest/).`,
+      { cause: error },
+    );
   }
 }
 
@@ -195,7 +233,11 @@ async function checkFreeSpace(options: BuildTemplateOptions): Promise<void> {
   const { bavail, bsize } = await statfs(options.templatesDir);
   const free = bavail * bsize;
   if (free < wanted) {
-    throw new CodedError("no_space", `Building template ${options.recipe.name} needs ${gib(wanted)} GiB free in ${options.templatesDir}, and there are ${gib(free)}. Free some space, or set another state directory.`, { details: { freeBytes: free, wantedBytes: wanted } });
+    throw new CodedError(
+      "no_space",
+      `Building template ${options.recipe.name} needs ${gib(wanted)} GiB free in ${options.templatesDir}, and there are ${gib(free)}. Free some space, or set another state directory.`,
+      { details: { freeBytes: free, wantedBytes: wanted } },
+    );
   }
 }
 

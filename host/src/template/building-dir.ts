@@ -8,7 +8,10 @@ import { removeTree } from "./mounts.ts";
 const UNFINISHED = /^\.(?:building|removing)-(\d+)-(\d+)-[0-9a-f]+$/;
 
 /** Makes a folder for work under way, named after this process. */
-export async function makeUnfinishedDir(templatesDir: string, kind: "building" | "removing"): Promise<string> {
+export async function makeUnfinishedDir(
+  templatesDir: string,
+  kind: "building" | "removing",
+): Promise<string> {
   const dir = join(templatesDir, unfinishedName(kind));
   await mkdir(dir, { mode: 0o700 });
   return dir;

@@ -31,7 +31,12 @@ export function contentHash(inputs: HashedInputs): string {
         layers: layers.map((layer) => ({
           name: layer.name,
           setup: layer.setup === undefined ? null : sha256(layer.setup),
-          entries: layer.entries.map(({ path, kind, mode, content }) => ({ path, kind, mode, content: sha256(content) })),
+          entries: layer.entries.map(({ path, kind, mode, content }) => ({
+            path,
+            kind,
+            mode,
+            content: sha256(content),
+          })),
         })),
       }),
     ),

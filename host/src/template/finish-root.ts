@@ -10,7 +10,18 @@ import type { Recipe } from "./recipe.ts";
 export const GUEST_PATH = "/usr/local/lib/torpor/torpor-guest";
 
 /** Folders whose content is emptied: caches, logs and scratch space differ in every build and serve nobody. */
-const EMPTIED = ["/tmp", "/var/tmp", "/run", "/var/lib/apt/lists", "/var/cache/apt", "/var/cache/ldconfig", "/var/cache/man", "/var/log", "/root/.cache/pip", "/root/.npm"];
+const EMPTIED = [
+  "/tmp",
+  "/var/tmp",
+  "/run",
+  "/var/lib/apt/lists",
+  "/var/cache/apt",
+  "/var/cache/ldconfig",
+  "/var/cache/man",
+  "/var/log",
+  "/root/.cache/pip",
+  "/root/.npm",
+];
 
 /** Files of the build, of the machine it ran on, or of one boot. `*` at the end of a name stands for anything. */
 const REMOVED = [
@@ -52,16 +63,29 @@ export async function finishRoot(root: string, options: FinishOptions): Promise<
   for (const dir of EMPTIED) await emptyFolder(root, dir);
   for (const pattern of REMOVED) await removeMatching(root, pattern);
 
-  await placeFile(root, "/etc/apt/sources.list.d/debian.sources", formatDeb822(options.sources, { keepCredentials: false }));
-  if (settings.lasting.length > 0) await placeFile(root, "/etc/apt/apt.conf.d/91torpor-archive", `${settings.lasting.join("\n")}\n`);
-  const paths = [...recipe.excludePaths.map((path) => `path-exclude=${path}`), ...recipe.includePaths.map((path) => `path-include=${path}`)];
+  await placeFile(
+    root,
+    "/etc/apt/sources.list.d/debian.sources",
+    formatDeb822(options.sources, { keepCredentials: false }),
+  );
+  if (settings.lasting.length > 0)
+    await placeFile(root, "/etc/apt/apt.conf.d/91torpor-archive", `${settings.lasting.join("\n")}\n`);
+  const paths = [
+    ...recipe.excludePaths.map((path) => `path-exclude=${path}`),
+    ...recipe.includePaths.map((path) => `path-include=${path}`),
+  ];
   if (paths.length > 0) await placeFile(root, "/etc/dpkg/dpkg.cfg.d/torpor-paths", `${paths.join("\n")}\n`);
 
   await placeFile(root, "/etc/machine-id", "");
   await placeFile(root, "/etc/resolv.conf", "");
   await placeFile(root, "/etc/hostname", "torpor\n");
-  await placeFile(root, "/etc/hosts", "127.0.0.1\tlocalhost torpor\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-  for (const dir of ["/etc/torpor", "/etc/torpor/on-restore.d", "/etc/torpor/before-freeze.d", "/run/torpor"]) await placeFolder(root, dir);
+  await placeFile(
+    root,
+    "/etc/hosts",
+    "127.0.0.1\tlocalhost torpor\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+  );
+  for (const dir of ["/etc/torpor", "/etc/torpor/on-restore.d", "/etc/torpor/before-freeze.d", "/run/torpor"])
+    await placeFolder(root, dir);
   const lock = await placeIn(root, "/run/lock");
   await placeFolder(root, "/run/lock");
   await chmod(lock, 0o1777);
@@ -75,12 +99,20 @@ export async function finishRoot(root: string, options: FinishOptions): Promise<
 /** Sets every time stamp newer than `epochSeconds` back to it, folders and links too. */
 export async function clampTimes(root: string, epochSeconds: number): Promise<void> {
   const newer = ["-xdev", "-newermt", `@${epochSeconds}`];
-  await run(["find", root, ...newer, "-exec", "touch", "--no-dereference", `--date=@${epochSeconds}`, "{}", "+"], { timeoutMs: 600_000 });
+  await run(
+    ["find", root, ...newer, "-exec", "touch", "--no-dereference", `--date=@${epochSeconds}`, "{}", "+"],
+    { timeoutMs: 600_000 },
+  );
 }
 
 /** Installed packages and their versions, from the new root's own dpkg database. */
 export async function installedPackages(root: string): Promise<{ name: string; version: string }[]> {
-  const { stdout } = await run(["dpkg-query", `--admindir=${join(root, "var/lib/dpkg")}`, "--show", "--showformat=${Package}\\t${Version}\\n"]);
+  const { stdout } = await run([
+    "dpkg-query",
+    `--admindir=${join(root, "var/lib/dpkg")}`,
+    "--show",
+    "--showformat=${Package}\\t${Version}\\n",
+  ]);
   return stdout
     .split("\n")
     .filter((line) => line !== "")
@@ -99,8 +131,10 @@ async function emptyFolder(root: string, dir: string): Promise<void> {
 async function removeMatching(root: string, pattern: string): Promise<void> {
   const dir = pattern.slice(0, pattern.lastIndexOf("/"));
   const name = pattern.slice(dir.length + 1);
-  const matches = (entry: string): boolean => (name.endsWith("*") ? entry.startsWith(name.slice(0, -1)) : entry === name);
-  for (const entry of (await readdirIfFolder(join(root, dir))).filter(matches)) await rm(join(root, dir, entry), { force: true });
+  const matches = (entry: string): boolean =>
+    name.endsWith("*") ? entry.startsWith(name.slice(0, -1)) : entry === name;
+  for (const entry of (await readdirIfFolder(join(root, dir))).filter(matches))
+    await rm(join(root, dir, entry), { force: true });
 }
 
 async function readdirIfFolder(dir: string): Promise<string[]> {

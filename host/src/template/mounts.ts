@@ -10,7 +10,9 @@ export async function mountsBelow(dir: string, mountinfo?: string): Promise<stri
     // Fields per proc(5): id parent major:minor root mount-point ...; space, tab, newline and backslash in octal.
     const field = line.split(" ")[4];
     if (field === undefined) continue;
-    const point = field.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(Number.parseInt(digits, 8)));
+    const point = field.replace(/\\([0-7]{3})/g, (_, digits: string) =>
+      String.fromCharCode(Number.parseInt(digits, 8)),
+    );
     if (point === dir || point.startsWith(`${dir}/`)) points.push(point);
   }
   return points.reverse();
@@ -27,7 +29,8 @@ const REMOVE_ATTEMPTS = 3;
 export async function removeTree(dir: string): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
     try {
-      for (const point of await mountsBelow(dir)) await run(["umount", "--lazy", "--no-canonicalize", "--", point]);
+      for (const point of await mountsBelow(dir))
+        await run(["umount", "--lazy", "--no-canonicalize", "--", point]);
       await run(["rm", "-rf", "--one-file-system", "--", dir], { timeoutMs: 600_000 });
       return;
     } catch (error) {

@@ -74,5 +74,7 @@ async function debNames(dir: string): Promise<string[]> {
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return []; // another build may have dropped it
     throw error;
   }
-  return entries.filter((entry) => entry.isFile() && entry.name.endsWith(".deb") && !entry.name.startsWith(".")).map((entry) => entry.name);
+  return entries
+    .filter((entry) => entry.isFile() && entry.name.endsWith(".deb") && !entry.name.startsWith("."))
+    .map((entry) => entry.name);
 }

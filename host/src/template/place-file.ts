@@ -12,23 +12,36 @@ export async function placeIn(root: string, path: string): Promise<string> {
   const parts = path.split("/").filter((part) => part !== "");
   let current = root;
   for (const part of parts.slice(0, -1)) {
-    if (part === ".." || part === ".") throw new CodedError("invalid_request", `The template path ${path} contains ${part}. Write it without.`);
+    if (part === ".." || part === ".")
+      throw new CodedError(
+        "invalid_request",
+        `The template path ${path} contains ${part}. Write it without.`,
+      );
     current = join(current, part);
     const stat = await lstatIfThere(current);
     if (stat === undefined) {
       await mkdir(current);
       await chmod(current, 0o755);
     } else if (!stat.isDirectory()) {
-      throw new CodedError("invalid_request", `The template path ${path} leads through ${current.slice(root.length)}, which is a link or a file in the new root. Name the folder it really lies in.`);
+      throw new CodedError(
+        "invalid_request",
+        `The template path ${path} leads through ${current.slice(root.length)}, which is a link or a file in the new root. Name the folder it really lies in.`,
+      );
     }
   }
   const last = parts.at(-1);
-  if (last === undefined || last === ".." || last === ".") throw new CodedError("invalid_request", `${path} names no file in the template.`);
+  if (last === undefined || last === ".." || last === ".")
+    throw new CodedError("invalid_request", `${path} names no file in the template.`);
   return join(current, last);
 }
 
 /** Writes a file of the new root, owned by root, in place of whatever file or link was there. */
-export async function placeFile(root: string, path: string, content: string | Buffer, mode = 0o644): Promise<void> {
+export async function placeFile(
+  root: string,
+  path: string,
+  content: string | Buffer,
+  mode = 0o644,
+): Promise<void> {
   const target = await placeIn(root, path);
   await rm(target, { force: true });
   await writeFile(target, content, { flag: "wx", mode });
@@ -50,7 +63,10 @@ export async function placeFolder(root: string, path: string, mode = 0o755): Pro
     await mkdir(target);
     await chmod(target, mode);
   } else if (!stat.isDirectory()) {
-    throw new CodedError("invalid_request", `The template needs a folder at ${path}, but the new root has ${stat.isSymbolicLink() ? "a link" : "a file"} in ${dirname(path)} under that name.`);
+    throw new CodedError(
+      "invalid_request",
+      `The template needs a folder at ${path}, but the new root has ${stat.isSymbolicLink() ? "a link" : "a file"} in ${dirname(path)} under that name.`,
+    );
   }
 }
 

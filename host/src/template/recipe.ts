@@ -38,7 +38,10 @@ export const recipeFileSchema = z.strictObject({
   extends: z.string().regex(TEMPLATE_NAME).optional(),
   description: z.string().max(500).optional(),
   /** Debian release code name. */
-  suite: z.string().regex(/^[a-z]+$/).optional(),
+  suite: z
+    .string()
+    .regex(/^[a-z]+$/)
+    .optional(),
   /** mmdebstrap's starting set. */
   variant: z.enum(["essential", "apt", "required", "minbase", "important", "standard"]).optional(),
   components: z.array(z.string().regex(/^[a-z-]+$/)).optional(),
@@ -53,7 +56,10 @@ export const recipeFileSchema = z.strictObject({
   /** Environment of every process the guest agent starts. */
   env: z.record(envName, oneLine).optional(),
   /** User that commands run as unless told otherwise; default `root`. */
-  user: z.string().regex(/^[a-z_][a-z0-9_-]*$/).optional(),
+  user: z
+    .string()
+    .regex(/^[a-z_][a-z0-9_-]*$/)
+    .optional(),
   /** Where commands start; default `/`. */
   workdir: absolutePath.optional(),
   /** The setup script may use the network. The result then depends on the day it is built; default false. */
@@ -113,9 +119,12 @@ const EXTENDS_DEPTH_MAX = 8;
 export async function loadRecipe(name: string, recipeDirs: readonly string[]): Promise<Recipe> {
   const chain: { file: RecipeFile; layer: RecipeLayer }[] = [];
   const seen: string[] = [];
-  for (let next: string | undefined = name; next !== undefined; ) {
+  for (let next: string | undefined = name; next !== undefined;) {
     if (seen.includes(next) || seen.length === EXTENDS_DEPTH_MAX) {
-      throw new CodedError("invalid_request", `Template ${name} extends itself or more than ${EXTENDS_DEPTH_MAX} others: ${[...seen, next].join(" -> ")}. Break the chain in one of their template.json files.`);
+      throw new CodedError(
+        "invalid_request",
+        `Template ${name} extends itself or more than ${EXTENDS_DEPTH_MAX} others: ${[...seen, next].join(" -> ")}. Break the chain in one of their template.json files.`,
+      );
     }
     seen.push(next);
     const part = await readRecipeFolder(next, recipeDirs);
@@ -130,13 +139,21 @@ export async function listRecipes(recipeDirs: readonly string[]): Promise<string
   const names = new Set<string>();
   for (const dir of recipeDirs) {
     for (const entry of await readdir(dir, { withFileTypes: true })) {
-      if (entry.isDirectory() && TEMPLATE_NAME.test(entry.name) && (await exists(join(dir, entry.name, "template.json")))) names.add(entry.name);
+      if (
+        entry.isDirectory() &&
+        TEMPLATE_NAME.test(entry.name) &&
+        (await exists(join(dir, entry.name, "template.json")))
+      )
+        names.add(entry.name);
     }
   }
   return [...names].sort();
 }
 
-async function readRecipeFolder(name: string, recipeDirs: readonly string[]): Promise<{ file: RecipeFile; layer: RecipeLayer }> {
+async function readRecipeFolder(
+  name: string,
+  recipeDirs: readonly string[],
+): Promise<{ file: RecipeFile; layer: RecipeLayer }> {
   let folder: string | undefined;
   for (const dir of TEMPLATE_NAME.test(name) ? recipeDirs : []) {
     if (await exists(join(dir, name, "template.json"))) {
@@ -145,12 +162,18 @@ async function readRecipeFolder(name: string, recipeDirs: readonly string[]): Pr
     }
   }
   if (folder === undefined) {
-    throw new CodedError("template_not_found", `There is no recipe for template ${JSON.stringify(name)}: looked for ${JSON.stringify(name)}/template.json in ${recipeDirs.join(", ")}. Check the name, or add the folder.`);
+    throw new CodedError(
+      "template_not_found",
+      `There is no recipe for template ${JSON.stringify(name)}: looked for ${JSON.stringify(name)}/template.json in ${recipeDirs.join(", ")}. Check the name, or add the folder.`,
+    );
   }
   const path = join(folder, "template.json");
   const file = parseRecipeFile(await readFile(path, "utf8"), path);
   if (file.name !== name) {
-    throw new CodedError("invalid_request", `${path} names its template ${file.name}, but its folder is called ${name}. Make them the same.`);
+    throw new CodedError(
+      "invalid_request",
+      `${path} names its template ${file.name}, but its folder is called ${name}. Make them the same.`,
+    );
   }
   const entries = (await exists(join(folder, "files"))) ? await readEntries(join(folder, "files"), "") : [];
   const setup = (await exists(join(folder, "setup"))) ? await readFile(join(folder, "setup")) : undefined;
@@ -167,8 +190,12 @@ export function parseRecipeFile(text: string, path: string): RecipeFile {
   }
   const parsed = recipeFileSchema.safeParse(json);
   if (!parsed.success) {
-    const problems = parsed.error.issues.map((issue) => `${issue.path.join(".") || "(top level)"}: ${issue.message}`);
-    throw new CodedError("invalid_request", `${path} is not a template recipe: ${problems.join("; ")}`, { details: { path, problems } });
+    const problems = parsed.error.issues.map(
+      (issue) => `${issue.path.join(".") || "(top level)"}: ${issue.message}`,
+    );
+    throw new CodedError("invalid_request", `${path} is not a template recipe: ${problems.join("; ")}`, {
+      details: { path, problems },
+    });
   }
   return parsed.data;
 }
@@ -179,14 +206,25 @@ async function readEntries(dir: string, below: string): Promise<RecipeEntry[]> {
     const source = join(dir, entry.name);
     const path = `${below}/${entry.name}`;
     if (entry.isDirectory()) {
-      entries.push({ path, kind: "folder", mode: 0o755, content: Buffer.alloc(0) }, ...(await readEntries(source, path)));
+      entries.push(
+        { path, kind: "folder", mode: 0o755, content: Buffer.alloc(0) },
+        ...(await readEntries(source, path)),
+      );
     } else if (entry.isSymbolicLink()) {
       entries.push({ path, kind: "link", mode: 0o777, content: Buffer.from(await readlink(source)) });
     } else if (entry.isFile()) {
       const { mode } = await lstat(source);
-      entries.push({ path, kind: "file", mode: (mode & 0o100) === 0 ? 0o644 : 0o755, content: await readFile(source) });
+      entries.push({
+        path,
+        kind: "file",
+        mode: (mode & 0o100) === 0 ? 0o644 : 0o755,
+        content: await readFile(source),
+      });
     } else {
-      throw new CodedError("invalid_request", `${source} is neither a file, a folder nor a link. A recipe's files/ can hold nothing else.`);
+      throw new CodedError(
+        "invalid_request",
+        `${source} is neither a file, a folder nor a link. A recipe's files/ can hold nothing else.`,
+      );
     }
   }
   return entries.sort((a, b) => (a.path < b.path ? -1 : 1));
@@ -196,8 +234,10 @@ function merge(chain: { file: RecipeFile; layer: RecipeLayer }[]): Recipe {
   const files = chain.map((part) => part.file);
   const last = files.at(-1);
   if (last === undefined) throw new Error("merge of no recipes");
-  const lastOf = <T>(pick: (file: RecipeFile) => T | undefined): T | undefined => files.map(pick).findLast((value) => value !== undefined);
-  const listOf = <T>(pick: (file: RecipeFile) => T[] | undefined): T[] => files.flatMap((file) => pick(file) ?? []);
+  const lastOf = <T>(pick: (file: RecipeFile) => T | undefined): T | undefined =>
+    files.map(pick).findLast((value) => value !== undefined);
+  const listOf = <T>(pick: (file: RecipeFile) => T[] | undefined): T[] =>
+    files.flatMap((file) => pick(file) ?? []);
   return {
     name: last.name,
     description: last.description ?? "",

@@ -34,14 +34,29 @@ export async function runSetup(
 ): Promise<void> {
   if (layer.setup === undefined) return;
   const index = recipe.layers.indexOf(layer);
-  options.onProgress({ stage: "setup", label: `Setup of ${layer.name}`, fraction: index / recipe.layers.length });
+  options.onProgress({
+    stage: "setup",
+    label: `Setup of ${layer.name}`,
+    fraction: index / recipe.layers.length,
+  });
   await placeFile(root, SETUP_PATH, layer.setup, 0o755);
   if (recipe.setupNetwork) await placeFile(root, "/etc/resolv.conf", await readFile("/etc/resolv.conf"));
-  const namespaces = ["--ipc", "--uts", ...(recipe.setupNetwork ? [] : ["--net"]), `--root=${root}`, "--wd=/"];
+  const namespaces = [
+    "--ipc",
+    "--uts",
+    ...(recipe.setupNetwork ? [] : ["--net"]),
+    `--root=${root}`,
+    "--wd=/",
+  ];
   try {
     // The inner shell runs in the new root and only sets what a process inherits: the umask.
     await streamLinesContained(namespaces, ["/bin/sh", "-c", 'umask 022; exec "$0"', SETUP_PATH], {
-      env: { ...env, HOME: "/root", PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", PYTHONHASHSEED: "0" },
+      env: {
+        ...env,
+        HOME: "/root",
+        PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        PYTHONHASHSEED: "0",
+      },
       timeoutMs: SETUP_TIMEOUT_MS,
       onLine: () => {},
       ...(options.signal === undefined ? {} : { signal: options.signal }),

@@ -25,7 +25,19 @@ export async function streamLinesContained(
   options: StreamLinesOptions,
 ): Promise<void> {
   if (options.signal?.aborted) throw new ProcessError(argv, null, null, "", "was not started: aborted");
-  const contained = ["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", ...namespaces, "--", ...argv];
+  const contained = [
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    ...namespaces,
+    "--",
+    ...argv,
+  ];
   const child = spawn("setpriv", contained, { env: options.env, stdio: ["ignore", "pipe", "pipe"] });
   const kept: string[] = [];
   const take = (line: string): void => {
@@ -54,11 +66,16 @@ export async function streamLinesContained(
   const onAbort = (): void => kill("was aborted");
   options.signal?.addEventListener("abort", onAbort, { once: true });
   try {
-    const [exitCode, endSignal] = await new Promise<[number | null, NodeJS.Signals | null]>((resolve, reject) => {
-      child.once("error", (error) => reject(new ProcessError(argv, null, null, "", `could not be started: ${error.message}`)));
-      child.once("close", (code, killedBy) => resolve([code, killedBy]));
-    });
-    if (exitCode !== 0 || why !== undefined) throw new ProcessError(argv, exitCode, endSignal, kept.join("\n"), why);
+    const [exitCode, endSignal] = await new Promise<[number | null, NodeJS.Signals | null]>(
+      (resolve, reject) => {
+        child.once("error", (error) =>
+          reject(new ProcessError(argv, null, null, "", `could not be started: ${error.message}`)),
+        );
+        child.once("close", (code, killedBy) => resolve([code, killedBy]));
+      },
+    );
+    if (exitCode !== 0 || why !== undefined)
+      throw new ProcessError(argv, exitCode, endSignal, kept.join("\n"), why);
   } finally {
     clearTimeout(timer);
     options.signal?.removeEventListener("abort", onAbort);

@@ -63,7 +63,9 @@ export class TemplateStore {
         onBroken(hash, error);
       }
     }
-    return found.sort((a, b) => a.name.localeCompare(b.name) || b.manifest.builtAt.localeCompare(a.manifest.builtAt));
+    return found.sort(
+      (a, b) => a.name.localeCompare(b.name) || b.manifest.builtAt.localeCompare(a.manifest.builtAt),
+    );
   }
 
   /**
@@ -92,8 +94,16 @@ export class TemplateStore {
 
   /** Makes `name` lead to `hash`, in one step. @throws CodedError `invalid_request` for a bad name, `template_not_found` for a hash that is not here */
   async commitName(name: string, hash: string): Promise<void> {
-    if (!TEMPLATE_NAME.test(name)) throw new CodedError("invalid_request", `${JSON.stringify(name)} cannot be a template's name: use lower-case letters, digits and hyphens.`);
-    if ((await this.find(hash)) === undefined) throw new CodedError("template_not_found", `Naming template ${name} failed: there is no template with the hash ${hash}.`);
+    if (!TEMPLATE_NAME.test(name))
+      throw new CodedError(
+        "invalid_request",
+        `${JSON.stringify(name)} cannot be a template's name: use lower-case letters, digits and hyphens.`,
+      );
+    if ((await this.find(hash)) === undefined)
+      throw new CodedError(
+        "template_not_found",
+        `Naming template ${name} failed: there is no template with the hash ${hash}.`,
+      );
     const fresh = join(this.templatesDir, "by-name", `.${name}-${randomBytes(6).toString("hex")}`);
     await symlink(join("..", hash), fresh);
     await rename(fresh, join(this.templatesDir, "by-name", name));
@@ -120,14 +130,22 @@ export class TemplateStore {
    * @param options.inUse asked under the template's lock whether a sandbox, snapshot or image still lies on it
    * @throws CodedError `template_not_found`, or `conflict` when it is in use
    */
-  async remove(nameOrHash: string, options: { inUse: (hash: string) => boolean | Promise<boolean> }): Promise<void> {
+  async remove(
+    nameOrHash: string,
+    options: { inUse: (hash: string) => boolean | Promise<boolean> },
+  ): Promise<void> {
     const { hash, name } = await this.resolve(nameOrHash);
     const unlock = await lockTemplate(this.templatesDir, hash);
     try {
       if (await options.inUse(hash)) {
-        throw new CodedError("conflict", `Template ${name} (${hash.slice(0, 16)}) cannot be removed: sandboxes or snapshots on this machine still lie on it. Destroy them first.`, { details: { hash } });
+        throw new CodedError(
+          "conflict",
+          `Template ${name} (${hash.slice(0, 16)}) cannot be removed: sandboxes or snapshots on this machine still lie on it. Destroy them first.`,
+          { details: { hash } },
+        );
       }
-      for (const alias of (await this.#namesByHash()).get(hash) ?? []) await rm(join(this.templatesDir, "by-name", alias), { force: true });
+      for (const alias of (await this.#namesByHash()).get(hash) ?? [])
+        await rm(join(this.templatesDir, "by-name", alias), { force: true });
       const grave = await makeUnfinishedDir(this.templatesDir, "removing");
       await rename(join(this.templatesDir, hash), join(grave, hash));
       await removeTree(grave);
@@ -146,7 +164,8 @@ export class TemplateStore {
     const removed = await sweepUnfinished(this.templatesDir);
     for (const name of await readdirOrNone(join(this.templatesDir, "by-name"))) {
       const path = join(this.templatesDir, "by-name", name);
-      const leads = TEMPLATE_NAME.test(name) && (await exists(join(this.templatesDir, basename(await readlink(path)))));
+      const leads =
+        TEMPLATE_NAME.test(name) && (await exists(join(this.templatesDir, basename(await readlink(path)))));
       if (leads) continue;
       await rm(path, { force: true });
       removed.push(`by-name/${name}`);
@@ -160,9 +179,20 @@ export class TemplateStore {
     try {
       manifest = manifestSchema.parse(JSON.parse(await readFile(join(dir, "manifest.json"), "utf8")));
     } catch (error) {
-      throw new CodedError("internal", `The manifest of template ${hash.slice(0, 16)} cannot be read: ${String(error)}. Remove ${dir} and build the template again.`, { cause: error });
+      throw new CodedError(
+        "internal",
+        `The manifest of template ${hash.slice(0, 16)} cannot be read: ${String(error)}. Remove ${dir} and build the template again.`,
+        { cause: error },
+      );
     }
-    return { name: manifest.name, hash, rootfsDir: join(dir, "rootfs"), goldenDir: (driver) => join(dir, "golden", driver), manifest, names };
+    return {
+      name: manifest.name,
+      hash,
+      rootfsDir: join(dir, "rootfs"),
+      goldenDir: (driver) => join(dir, "golden", driver),
+      manifest,
+      names,
+    };
   }
 
   async #hashOfName(name: string): Promise<string | undefined> {
@@ -178,9 +208,14 @@ export class TemplateStore {
 
   async #hashOfPrefix(prefix: string): Promise<string | undefined> {
     if (!HASH_PREFIX.test(prefix)) return undefined;
-    const matches = (await readdirOrNone(this.templatesDir)).filter((name) => HASH.test(name) && name.startsWith(prefix));
+    const matches = (await readdirOrNone(this.templatesDir)).filter(
+      (name) => HASH.test(name) && name.startsWith(prefix),
+    );
     if (matches.length > 1) {
-      throw new CodedError("invalid_request", `${prefix} is the beginning of ${matches.length} templates: ${matches.map((hash) => hash.slice(0, 16)).join(", ")}. Give more digits.`);
+      throw new CodedError(
+        "invalid_request",
+        `${prefix} is the beginning of ${matches.length} templates: ${matches.map((hash) => hash.slice(0, 16)).join(", ")}. Give more digits.`,
+      );
     }
     return matches[0];
   }

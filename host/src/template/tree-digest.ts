@@ -1,5 +1,13 @@
 import { createHash, type Hash } from "node:crypto";
-import { type BigIntStats, closeSync, lstatSync, openSync, readdirSync, readlinkSync, readSync } from "node:fs";
+import {
+  type BigIntStats,
+  closeSync,
+  lstatSync,
+  openSync,
+  readdirSync,
+  readlinkSync,
+  readSync,
+} from "node:fs";
 import { setImmediate as nextTurn } from "node:timers/promises";
 
 export interface TreeDigest {
@@ -25,6 +33,7 @@ const BLOCKED_MS_MAX = 10;
  * @param signal stops the walk with its reason
  */
 export async function digestTree(root: string, signal?: AbortSignal): Promise<TreeDigest> {
+  signal?.throwIfAborted();
   const hash = createHash("sha256");
   const buffer = Buffer.allocUnsafe(BUFFER_BYTES);
   const seen = new Set<bigint>();
@@ -35,17 +44,22 @@ export async function digestTree(root: string, signal?: AbortSignal): Promise<Tr
   // Paths are bytes: a file name need not be UTF-8.
   const waiting: Buffer[] = [Buffer.alloc(0)];
   for (let relative = waiting.pop(); relative !== undefined; relative = waiting.pop()) {
-    const path = relative.length === 0 ? Buffer.from(root) : Buffer.concat([Buffer.from(`${root}/`), relative]);
+    const path =
+      relative.length === 0 ? Buffer.from(root) : Buffer.concat([Buffer.from(`${root}/`), relative]);
     const stat = lstatSync(path, { bigint: true });
     entryCount += 1;
     if (stat.nlink === 1n || !seen.has(stat.ino)) sizeBytes += Number(stat.blocks) * 512;
     if (stat.nlink > 1n) seen.add(stat.ino);
-    hash.update(`${relative.length} `).update(relative).update(` ${describe(stat)}\n`);
+    hash
+      .update(`${relative.length} `)
+      .update(relative)
+      .update(` ${describe(stat)}\n`);
     if (stat.isSymbolicLink()) hash.update(readlinkSync(path, "buffer"));
     else if (stat.isFile()) hashContent(hash, path, buffer);
     else if (stat.isDirectory()) {
       const names = readdirSync(path, "buffer").sort(Buffer.compare).reverse();
-      for (const name of names) waiting.push(relative.length === 0 ? name : Buffer.concat([relative, Buffer.from("/"), name]));
+      for (const name of names)
+        waiting.push(relative.length === 0 ? name : Buffer.concat([relative, Buffer.from("/"), name]));
     }
     if (performance.now() > turnEndsAt) {
       await nextTurn();
