@@ -7,8 +7,7 @@ export function connectionError(
   request: { method: string; path: string },
   connection: Pick<ResolvedConnection, "url" | "isLoopback">,
 ): ConnectionError {
-  const { code, message } = deepestCause(error);
-  const why = code !== undefined && !message.includes(code) ? `${code}: ${message}` : message;
+  const { code, why } = describeCause(error);
   const isRefused = code === "ECONNREFUSED" || code === "ConnectionRefused";
   const hint = isRefused
     ? connection.isLoopback
@@ -25,17 +24,15 @@ export function connectionError(
   );
 }
 
-/** Node hides the reason in `cause`, and in `errors` when a name has several addresses. */
-function deepestCause(error: unknown): { code: string | undefined; message: string } {
-  let found: { code: string | undefined; message: string } = { code: undefined, message: String(error) };
+/** The reason below what a runtime threw: Node hides it in `cause`, and in `errors` when a name has several addresses. */
+export function describeCause(error: unknown): { code: string | undefined; why: string } {
+  let code: string | undefined;
+  let message = String(error);
   let current = error;
   for (let depth = 0; depth < 5 && current instanceof Error; depth++) {
-    const code: unknown = "code" in current ? current.code : undefined;
-    found = {
-      code: typeof code === "string" ? code : found.code,
-      message: current.message === "" ? found.message : current.message,
-    };
+    if ("code" in current && typeof current.code === "string") code = current.code;
+    if (current.message !== "") ({ message } = current);
     current = current instanceof AggregateError ? (current.errors[0] ?? current.cause) : current.cause;
   }
-  return found;
+  return { code, why: code === undefined || message.includes(code) ? message : `${code}: ${message}` };
 }

@@ -27,10 +27,7 @@ export interface TorporOptions {
 }
 
 /** Where the API key comes from. */
-export type ApiKeySource =
-  | { kind: "given"; apiKey: string }
-  | { kind: "file"; path: string }
-  | { kind: "none" };
+type ApiKeySource = { kind: "given"; apiKey: string } | { kind: "file"; path: string } | { kind: "none" };
 
 export interface ResolvedConnection {
   /** Without a slash at its end. */

@@ -1,3 +1,4 @@
+import { describeCause } from "./connection-error.ts";
 import type { OpenResponse } from "./transport.ts";
 import { ConnectionError } from "./errors.ts";
 
@@ -48,19 +49,10 @@ export function downloadStream(
 }
 
 function brokenError(cause: unknown, what: string): ConnectionError {
-  const why =
-    cause instanceof Error
-      ? cause.cause instanceof Error
-        ? cause.cause.message
-        : cause.message
-      : String(cause);
+  const { why } = describeCause(cause);
   return new ConnectionError(
     `the connection broke in the middle of ${what} (${why}): what was received is incomplete`,
-    {
-      code: "connection_lost",
-      retryable: true,
-      cause,
-    },
+    { code: "connection_lost", retryable: true, details: { why }, cause },
   );
 }
 

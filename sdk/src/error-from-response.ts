@@ -70,7 +70,7 @@ const CLASS_BY_STATUS: Readonly<Record<number, ErrorClass>> = {
 };
 
 /** The error of the right class for a code and status of the wire. */
-export function makeError(message: string, init: TorporErrorInit): TorporError {
+function makeError(message: string, init: TorporErrorInit): TorporError {
   const byCode = Object.hasOwn(CLASS_BY_CODE, init.code) ? CLASS_BY_CODE[init.code] : undefined;
   const Class = byCode ?? CLASS_BY_STATUS[init.status ?? 0] ?? TorporError;
   return new Class(message, init);

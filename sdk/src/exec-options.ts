@@ -20,23 +20,23 @@ export interface CommandOptions extends KeyedCallOptions {
 }
 
 /** What a caller wants of a command's end. */
-export interface CheckOptions {
+interface CheckOptions {
   /** `true`: anything but exit code 0 throws CommandError, which carries the result. */
   check?: boolean | undefined;
 }
 
 /** Output as text, the default: invalid UTF-8 is replaced by U+FFFD, no character is cut in two. */
-export interface TextOutput {
+interface TextOutput {
   bytes?: false | undefined;
 }
 
 /** Output as `Uint8Array`, byte-exact. */
-export interface BytesOutput {
+interface BytesOutput {
   bytes: true;
 }
 
 /** Called with output as it comes. Awaited, so that a slow callback slows the command instead of filling memory. */
-export interface OutputCallbacks<Output extends string | Uint8Array> {
+interface OutputCallbacks<Output extends string | Uint8Array> {
   onStdout?: ((chunk: Output) => unknown) | undefined;
   onStderr?: ((chunk: Output) => unknown) | undefined;
 }

@@ -133,7 +133,8 @@ export class ExecStream<out Output extends string | Uint8Array = string>
       if (!hasEnded) throw lostError(execId);
     } catch (error) {
       if (hasEnded) return;
-      const failure = error instanceof ConnectionError ? lostError(execId, error) : error;
+      const isBroken = error instanceof ConnectionError && error.code === "connection_lost";
+      const failure = isBroken ? lostError(execId, error) : error;
       this.#reject(failure);
       throw failure;
     } finally {
@@ -192,7 +193,8 @@ class OutputDecoder {
 
 function lostError(execId: string | null, cause?: ConnectionError): ConnectionError {
   const what = execId === null ? "a command was starting" : `command ${execId} was running`;
-  const why = cause === undefined ? "the stream ended without saying how the command ended" : cause.message;
+  const told: unknown = cause?.details["why"];
+  const why = typeof told === "string" ? told : "the stream ended without saying how the command ended";
   return new ConnectionError(
     `the connection was lost while ${what} (${why}): a command in the foreground is killed with its connection, one in the background can be attached to again by its execId`,
     { code: "connection_lost", retryable: false, details: { execId }, cause },

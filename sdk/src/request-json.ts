@@ -1,7 +1,7 @@
 import { InvalidRequestError } from "./errors.ts";
 
 /** `memoryMb` -> `memory_mb`. */
-export function snakeCase(name: string): string {
+function snakeCase(name: string): string {
   return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 

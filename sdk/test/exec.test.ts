@@ -359,6 +359,16 @@ describe("exec, streamed", () => {
     await expect(stream.result).rejects.toBeInstanceOf(NotFoundError);
   });
 
+  it("tells a server that cannot be reached from a command that was lost", async () => {
+    const server = (await FakeServer.start()).withSandbox();
+    const sandbox = await server.client({ maxRetries: 0 }).sandboxes.create();
+    await server[Symbol.asyncDispose]();
+    await expect(sandbox.execStream("x").result).rejects.toMatchObject({
+      code: "connection_failed",
+      retryable: true,
+    });
+  });
+
   it("keeps the head of output beyond the limit, without half a character, while events carry it all", async () => {
     await using test = await streaming(async (call, send) => {
       for (let count = 0; count < 64; count++) send({ type: "stdout", data: base64("☃".repeat(8192)) });

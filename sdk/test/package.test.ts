@@ -7,6 +7,7 @@ import { promisify } from "node:util";
 import { build } from "esbuild";
 import { expect, it } from "vitest";
 import { VERSION } from "@torpor/sdk";
+import { shapesAgree } from "./wire-shapes.ts";
 
 const sdkFolder = fileURLToPath(new URL("..", import.meta.url));
 const run = promisify(execFile);
@@ -15,6 +16,8 @@ it(
   "has types that agree with the protocol, and examples and tests that compile",
   { timeout: 60_000 },
   async () => {
+    // True by its type alone: the compiler is what checks it.
+    expect(shapesAgree).not.toContain(false);
     const tsc = join(sdkFolder, "../node_modules/typescript/bin/tsc");
     const failure = await run(process.execPath, [tsc, "-p", join(sdkFolder, "test/tsconfig.json")]).catch(
       (error: { stdout?: string; message: string }) => error.stdout ?? error.message,

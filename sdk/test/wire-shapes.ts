@@ -1,5 +1,5 @@
 /**
- * Compiled, never run: fails to compile when this client's copies of the wire's shapes differ from the protocol's.
+ * Fails to compile when this client's copies of the wire's shapes differ from the protocol's.
  * The client takes no code of other packages, so that it has no dependencies.
  */
 import type * as protocol from "@torpor/protocol";
