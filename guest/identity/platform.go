@@ -75,23 +75,37 @@ func addEntropy(seed []byte) error {
 	return nil
 }
 
-// writeFile replaces a file of the machine, following a link, unless it already says so. Missing folders are made.
+// writeFile makes a file of the machine say content, following a link. Missing folders are made. An existing file is
+// written over in place and cut only when it was longer: giving back disk space is dear in gVisor.
 func (p *Platform) writeFile(name, content string, mode os.FileMode) error {
 	path := p.path(name)
-	if old, err := os.ReadFile(path); err == nil && string(old) == content {
-		return nil
-	}
-	err := os.WriteFile(path, []byte(content), mode)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, mode)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
 			if info, lstatErr := os.Lstat(path); lstatErr == nil && info.Mode()&os.ModeSymlink != 0 {
 				_ = os.Remove(path) // a link that leads nowhere
 			}
-			err = os.WriteFile(path, []byte(content), mode)
+			file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, mode)
 		}
 	}
-	if err == nil {
-		_ = os.Chmod(path, mode) // the umask must not decide
+	if err != nil {
+		return err
 	}
-	return err
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if _, err := file.WriteAt([]byte(content), 0); err != nil {
+		return err
+	}
+	if info.Size() > int64(len(content)) {
+		if err := file.Truncate(int64(len(content))); err != nil {
+			return err
+		}
+	}
+	if info.Mode().Perm() != mode {
+		return file.Chmod(mode) // the umask must not decide
+	}
+	return nil
 }

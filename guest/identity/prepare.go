@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"strings"
 
 	"torpor/guest/wire"
 )
@@ -27,6 +28,12 @@ type preparation struct {
 	pidsLimit  int
 	sshKeys    bool
 }
+
+// placeholderHostname has the length of a sandbox id.
+const placeholderHostname = "unleased-unleased-unleased"
+
+// infoBytesUsual is no more than what an info.json has.
+const infoBytesUsual = 64
 
 // Presets are the settings of a sandbox that has no identity yet: those of its template.
 type Presets struct {
@@ -101,11 +108,11 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 			return err
 		}
 		i.prepared.machineID = q.MachineID
-		// Written now so that init rewrites files of the upper layer instead of copying them up.
-		if err := i.setHostname("torpor"); err != nil {
+		// Written now, as long as they will be, so that init writes over pages that are there.
+		if err := i.setHostname(placeholderHostname); err != nil {
 			return err
 		}
-		if err := i.Platform.writeFile("/run/torpor/info.json", "{}\n", 0o644); err != nil {
+		if err := i.Platform.writeFile("/run/torpor/info.json", strings.Repeat(" ", infoBytesUsual)+"\n", 0o644); err != nil {
 			return err
 		}
 		if outcome, detail := i.renewSSHKeys(); outcome == failed {
