@@ -141,6 +141,8 @@ export class Machines {
       const acquired = await source.acquire(spec.template, spec.disk_mb, abort.signal);
       pristine = acquired;
       const { handle, guest } = acquired;
+      // A guest that hangs in init must not hold up a destroy.
+      abort.signal.addEventListener("abort", () => guest.close(), { once: true });
       entry.slot = handle.place.slot;
       entry.address = handle.place.address;
       entry.templateHash = acquired.template.hash;

@@ -1,0 +1,132 @@
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { CgroupUsage } from "../../src/cgroup.ts";
+import type { Driver, DriverInfo, MachineHandle, MachineLimits, MachinePlace, MachineRoot } from "../../src/driver/driver.ts";
+import { FakeGuest, type InitBehaviour } from "./fake-guest.ts";
+
+export interface FakeMachine {
+  handle: MachineHandle;
+  /** There once an image is restored or a root booted. */
+  guest: FakeGuest | undefined;
+  paused: boolean;
+  alive: boolean;
+  limits: MachineLimits;
+  oomKills: number;
+}
+
+/** Steps at which a test can make the driver fail or wait. */
+export type DriverStep = "prepare" | "restore" | "limit" | "pause" | "resume" | "kill";
+
+/** Runs no machines but keeps the books a runtime would, and a guest agent on a loopback address for each. */
+export class FakeDriver implements Driver {
+  readonly info: DriverInfo = { name: "gvisor", version: "fake", acceleration: "systrap" };
+  /** Machines in place by slot, dead ones too: until `kill` they are a leak. */
+  readonly machines = new Map<number, FakeMachine>();
+  /** Every slot a guest was ever restored in, in order. */
+  readonly restored: number[] = [];
+  kills = 0;
+  initBehaviour: InitBehaviour = "attests";
+  /** Whether restored guests come up open, as none ever should. */
+  restoresUnlocked = false;
+  #nextPid = 5_000_000; // above the kernel's largest, so that no real process is ever meant
+  readonly #failures = new Map<DriverStep, number>();
+  readonly #holds = new Map<DriverStep, Promise<void>>();
+
+  /** Makes a step fail the next `times` times. */
+  fail(step: DriverStep, times = 1): void {
+    this.#failures.set(step, times);
+  }
+
+  /** Makes a step wait; the answer lets everything go on. */
+  hold(step: DriverStep): () => void {
+    let release = (): void => {};
+    this.#holds.set(step, new Promise((resolve) => (release = resolve)));
+    return () => {
+      this.#holds.delete(step);
+      release();
+    };
+  }
+
+  /** Ends a machine's process, as a crash does. */
+  async crash(slot: number, panic?: string): Promise<void> {
+    const machine = this.machine(slot);
+    machine.alive = false;
+    if (panic !== undefined) await writeFile(join(machine.handle.place.directory, "panic.log"), panic);
+    await machine.guest?.close();
+  }
+
+  machine(slot: number): FakeMachine {
+    const machine = this.machines.get(slot);
+    if (machine === undefined) throw new Error(`the fake driver has no machine in slot ${slot}`);
+    return machine;
+  }
+
+  async boot(root: MachineRoot, place: MachinePlace, limits: MachineLimits): Promise<MachineHandle> {
+    const handle = await this.prepare(root, place, limits);
+    await this.restore(handle, root.rootfsDir);
+    return handle;
+  }
+
+  async prepare(_root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle> {
+    await this.#step("prepare", signal);
+    const handle = { place, process: { pid: this.#nextPid++, startTime: place.slot } };
+    this.machines.set(place.slot, { handle, guest: undefined, paused: false, alive: true, limits, oomKills: 0 });
+    return handle;
+  }
+
+  async restore({ place }: MachineHandle, _imageDir: string, signal?: AbortSignal): Promise<void> {
+    await this.#step("restore", signal);
+    this.restored.push(place.slot);
+    this.machine(place.slot).guest = await FakeGuest.listen(place.address, () => this.initBehaviour, !this.restoresUnlocked);
+  }
+
+  pause({ place }: MachineHandle): void {
+    this.#failIfAsked("pause");
+    this.machine(place.slot).paused = true;
+  }
+
+  resume({ place }: MachineHandle): void {
+    this.#failIfAsked("resume");
+    this.machine(place.slot).paused = false;
+  }
+
+  checkpoint(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  limit({ place }: MachineHandle, limits: MachineLimits): void {
+    this.#failIfAsked("limit");
+    this.machine(place.slot).limits = limits;
+  }
+
+  async kill({ slot }: MachinePlace): Promise<void> {
+    await this.#step("kill");
+    this.kills += 1;
+    const machine = this.machines.get(slot);
+    if (machine?.alive === true) await machine.guest?.close();
+    this.machines.delete(slot);
+  }
+
+  adopt({ place, process }: MachineHandle): boolean {
+    const machine = this.machines.get(place.slot);
+    // One that this driver did not start was adopted from a journal: the process was looked at by its identity.
+    return machine === undefined || (machine.alive && machine.handle.process.pid === process.pid);
+  }
+
+  stats({ place }: MachineHandle): CgroupUsage {
+    return { cpuMs: 0, memoryBytes: 0, memoryPeakBytes: 0, oomKills: this.machines.get(place.slot)?.oomKills ?? 0 };
+  }
+
+  async #step(step: DriverStep, signal?: AbortSignal): Promise<void> {
+    await this.#holds.get(step);
+    signal?.throwIfAborted();
+    this.#failIfAsked(step);
+  }
+
+  #failIfAsked(step: DriverStep): void {
+    const left = this.#failures.get(step) ?? 0;
+    if (left <= 0) return;
+    this.#failures.set(step, left - 1);
+    throw new Error(`the fake driver fails to ${step}`);
+  }
+}

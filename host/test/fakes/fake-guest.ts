@@ -1,0 +1,75 @@
+import { createServer, type IncomingMessage, type Server } from "node:http";
+import { GUEST_PORT } from "@torpor/protocol";
+
+/** How the agent takes `init`. */
+export type InitBehaviour = "attests" | "attests another generation" | "attests incompletely" | "refuses" | "answers nonsense" | "hangs";
+
+/** The guest agent's side of the host's protocol, on the real port of a loopback address of its own. */
+export class FakeGuest {
+  readonly inits: Record<string, unknown>[] = [];
+  preparations = 0;
+  locked = true;
+  readonly #server: Server;
+  readonly #behaviour: () => InitBehaviour;
+
+  private constructor(behaviour: () => InitBehaviour) {
+    this.#behaviour = behaviour;
+    this.#server = createServer((incoming, outgoing) => {
+      void bodyOf(incoming).then((body) => {
+        const { status, json } = this.#answer(incoming.url ?? "", body) ?? {};
+        if (status === undefined) return; // hangs
+        outgoing.writeHead(status, this.locked ? { "x-torpor-locked": "1" } : {}).end(json === undefined ? "" : JSON.stringify(json));
+      });
+    });
+  }
+
+  static async listen(address: string, behaviour: () => InitBehaviour, locked = true): Promise<FakeGuest> {
+    const guest = new FakeGuest(behaviour);
+    guest.locked = locked;
+    await new Promise<void>((resolve, reject) => {
+      guest.#server.once("error", reject);
+      guest.#server.listen(GUEST_PORT, address, resolve);
+    });
+    return guest;
+  }
+
+  #answer(path: string, body: string): { status: number; json?: unknown } | undefined {
+    if (path === "/health") return { status: 204 };
+    if (path === "/torpor/prepare") {
+      this.preparations += 1;
+      return { status: 200, json: {} };
+    }
+    if (path !== "/torpor/init") return { status: 404 };
+    const identity = JSON.parse(body) as Record<string, unknown>;
+    this.inits.push(identity);
+    const generation = Number(identity["generation"]);
+    const attestation = { generation, steps: [{ name: "entropy", outcome: "done" }], complete: true };
+    switch (this.#behaviour()) {
+      case "attests":
+        this.locked = false;
+        return { status: 200, json: attestation };
+      case "attests another generation":
+        return { status: 200, json: { ...attestation, generation: generation + 1 } };
+      case "attests incompletely":
+        return { status: 200, json: { ...attestation, complete: false } };
+      case "refuses":
+        return { status: 500, json: { ...attestation, complete: false } };
+      case "answers nonsense":
+        return { status: 200, json: "yes" };
+      case "hangs":
+        return undefined;
+    }
+  }
+
+  async close(): Promise<void> {
+    const closed = new Promise((resolve) => this.#server.close(resolve));
+    this.#server.closeAllConnections();
+    await closed;
+  }
+}
+
+async function bodyOf(incoming: IncomingMessage): Promise<string> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of incoming as AsyncIterable<Buffer>) chunks.push(chunk);
+  return Buffer.concat(chunks).toString("utf8");
+}

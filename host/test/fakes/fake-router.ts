@@ -1,0 +1,37 @@
+import type { Egress, Router, SlotNetwork } from "../../src/network/router.ts";
+
+/** Keeps the books of slots' networks; each slot is a loopback address. */
+export class FakeRouter implements Pick<Router, "addSlot" | "removeSlot" | "setEgress" | "slotsInPlace"> {
+  /** Slots in place and what they may reach. */
+  readonly slots = new Map<number, Egress>();
+  failNextEgress = false;
+
+  addSlot(slot: number, egress: Egress): Promise<SlotNetwork> {
+    if (this.slots.has(slot)) return Promise.reject(new Error(`slot ${slot} has a network already`));
+    this.slots.set(slot, egress);
+    return Promise.resolve({ slot, netns: `fake-${slot}`, address: fakeAddress(slot) });
+  }
+
+  setEgress(slot: number, egress: Egress): Promise<void> {
+    if (this.failNextEgress) {
+      this.failNextEgress = false;
+      return Promise.reject(new Error("the fake router fails to set egress"));
+    }
+    this.slots.set(slot, egress);
+    return Promise.resolve();
+  }
+
+  removeSlot(slot: number): Promise<void> {
+    this.slots.delete(slot);
+    return Promise.resolve();
+  }
+
+  slotsInPlace(): Promise<Set<number>> {
+    return Promise.resolve(new Set(this.slots.keys()));
+  }
+}
+
+/** Test files run at once in processes of their own: the pid keeps their loopback addresses apart. */
+export function fakeAddress(slot: number): string {
+  return `127.${64 + (process.pid % 128)}.${(process.pid >> 7) % 256}.${slot}`;
+}

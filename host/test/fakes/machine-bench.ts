@@ -1,0 +1,108 @@
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { FakeClock, silentLog } from "@torpor/base";
+import { Journal, type MachineEntry } from "../../src/journal.ts";
+import { EventFeed } from "../../src/machine/event-feed.ts";
+import { GuestClient } from "../../src/machine/guest-client.ts";
+import { Machines, type MachineSource } from "../../src/machine/machines.ts";
+import { Slots } from "../../src/machine/slots.ts";
+import { FakeDriver } from "./fake-driver.ts";
+import { FakeRouter } from "./fake-router.ts";
+
+/** A journal whose disk is full when a test says so. */
+export class FillableJournal extends Journal {
+  full = false;
+
+  override put(entry: MachineEntry): void {
+    if (this.full) throw new Error("database or disk is full");
+    super.put(entry);
+  }
+}
+
+/** Everything a registry of machines stands on, with fakes where root and gVisor would be needed. */
+export class MachineBench {
+  readonly directory = mkdtempSync(join(tmpdir(), "torpor-test-machines-"));
+  readonly clock = new FakeClock();
+  readonly driver = new FakeDriver();
+  readonly router = new FakeRouter();
+  readonly journal = new FillableJournal(join(this.directory, "journal.sqlite"));
+  readonly feed = new EventFeed(this.journal);
+  free = { memoryMb: 4096, diskMb: 4096 };
+  slots = this.#newSlots();
+  machines = this.#newMachines();
+
+  #newSlots(): Slots {
+    return new Slots({
+      router: this.router,
+      driver: this.driver,
+      cgroups: { children: () => new Set<string>() },
+      directory: join(this.directory, "machines"),
+      netnsOf: (slot) => `fake-${slot}`,
+    });
+  }
+
+  #newMachines(): Machines {
+    const source: MachineSource = {
+      acquire: async (_template, diskMib, signal) => {
+        const place = await this.slots.make(diskMib, "internet");
+        try {
+          const handle = await this.driver.prepare({ rootfsDir: "" }, place, { cpu: 1, memoryMib: 1 }, signal);
+          await this.driver.restore(handle, "", signal);
+          const template = { hash: "aa", manifest: { env: { PATH: "/bin", FROM: "template" }, user: "user", workdir: "/workspace" } };
+          return { handle, guest: new GuestClient(place.address), prepared: false, source: "cold", template };
+        } catch (error) {
+          await this.slots.clear(place.slot);
+          throw error;
+        }
+      },
+    };
+    return new Machines({
+      journal: this.journal,
+      driver: this.driver,
+      slots: this.slots,
+      router: this.router,
+      source,
+      feed: this.feed,
+      clock: this.clock,
+      log: silentLog,
+      resolvConf: "nameserver 192.0.2.1\n",
+      capacity: { cpus: 2, memoryMb: 8192, diskMb: 16_384 },
+      headroom: () => this.free,
+    });
+  }
+
+  /** What a host does after it was killed: forgets all but the journal, adopts, sweeps. */
+  async restart(): Promise<{ adopted: number; ended: number; swept: number[] }> {
+    this.machines.stopWatching();
+    this.slots = this.#newSlots();
+    this.machines = this.#newMachines();
+    const outcome = await this.machines.adopt();
+    return { ...outcome, swept: await this.slots.sweep() };
+  }
+
+  /** What stands on the machine, by kind; all empty when nothing was left. */
+  get inPlace(): { machines: number[]; networks: number[]; directories: string[] } {
+    let directories: string[] = [];
+    try {
+      directories = readdirSync(join(this.directory, "machines"));
+    } catch {
+      // none was ever made
+    }
+    return { machines: [...this.driver.machines.keys()], networks: [...this.router.slots.keys()], directories };
+  }
+
+  /** Types of the events so far, oldest first. */
+  get events(): string[] {
+    return this.journal.eventsAfter(0).map(({ type, machine }) => (type === "ended" ? `ended: ${machine.reason}` : type));
+  }
+
+  async close(): Promise<void> {
+    this.machines.stopWatching();
+    for (const slot of this.driver.machines.keys()) await this.slots.clear(slot);
+    this.journal.close();
+    rmSync(this.directory, { recursive: true, force: true });
+  }
+}
+
+export const NOTHING = { machines: [], networks: [], directories: [] };
