@@ -13,7 +13,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { FakeClock } from "@torpor/base";
 import { afterEach, beforeEach, expect, it } from "vitest";
-import { keepLogsBounded, LOG_LIMIT_BYTES, logTail, rotateLog } from "../src/instance/log-rotation.ts";
+import { keepLogsBounded, LOG_LIMIT_BYTES, rotateLog } from "../src/instance/log-rotation.ts";
+import { logTail } from "../src/instance/log-tail.ts";
 
 let directory: string;
 beforeEach(() => (directory = mkdtempSync(join(tmpdir(), "torpor-logs-"))));

@@ -3,7 +3,6 @@ import { type CliContext, invocationOf } from "../context.ts";
 import { type CheckResult, runChecks } from "../doctor/check.ts";
 import { instanceChecks } from "../doctor/instance-checks.ts";
 import { machineChecks } from "../doctor/machine-checks.ts";
-import { programChecks } from "../doctor/program-checks.ts";
 import { EXIT, ExitWith } from "../failure.ts";
 import type { Style } from "../output/style.ts";
 import { renderTable } from "../output/table.ts";
@@ -24,6 +23,7 @@ export function registerDoctor(program: Command, context: CliContext): void {
     )
     .action(async ({ listen }: { listen: string }, command: Command) => {
       const invocation = invocationOf(context, command);
+      const { programChecks } = await import("../doctor/program-checks.ts");
       const results = await runChecks([
         ...machineChecks({ env: context.env, stateDir: invocation.paths.stateDir }),
         ...programChecks({ env: context.env, root: context.installation.root }),

@@ -1,6 +1,5 @@
 import type { Command } from "commander";
 import { type CliContext, invocationOf } from "../context.ts";
-import { shutDown } from "../instance/shut-down.ts";
 import { requireRoot } from "./up.ts";
 
 /** `torpor down`: ends the instance and, unless told otherwise, its sandboxes. */
@@ -15,6 +14,7 @@ export function registerDown(program: Command, context: CliContext): void {
     .action(async (options: { keepSandboxes?: boolean }, command: Command) => {
       const invocation = invocationOf(context, command);
       requireRoot(invocation, "down");
+      const { shutDown } = await import("../instance/shut-down.ts");
       const result = await shutDown({
         paths: invocation.paths,
         installation: context.installation,

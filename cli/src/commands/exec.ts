@@ -7,7 +7,6 @@ import { Interruption } from "../terminal/interruption.ts";
 import { readStdin } from "../terminal/read-stdin.ts";
 import { shellLine } from "../terminal/shell-line.ts";
 import { streamCommand } from "../terminal/stream-command.ts";
-import { runTerminal } from "../terminal/terminal-session.ts";
 import { collectPair, parseNumber } from "./create.ts";
 
 interface ExecFlags {
@@ -42,12 +41,14 @@ export function registerExec(program: Command, context: CliContext): void {
     .option("--timeout <seconds>", "time limit (default a day; ^C ends it sooner)", parseNumber)
     .option("--shell", "run the words as one line of bash")
     .passThroughOptions()
-    .action(async (id: string, words: string[], flags: ExecFlags, command: Command) => {
+    .action(async (id: string, given: string[], flags: ExecFlags, command: Command) => {
+      const words = given[0] === "--" ? given.slice(1) : given; // passed through with the rest; it has done its work
       const invocation = invocationOf(context, command);
       const { cwd, user, env } = flags;
       const client = clientFor(invocation);
       if (flags.tty === true) {
         if (invocation.json) throw new UsageError("--json and a terminal (-t) exclude each other");
+        const { runTerminal } = await import("../terminal/terminal-session.ts"); // its WebSocket client is rarely needed
         const sandbox = await client.sandboxes.get(id);
         const exitCode = await runTerminal(context, sandbox, {
           cmd: words.length === 0 ? undefined : flags.shell === true ? words.join(" ") : shellLine(words),

@@ -2,8 +2,7 @@ import { Command } from "commander";
 import { clientFor } from "../api/client.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
-import { logTail } from "../instance/log-rotation.ts";
-import { readableLine } from "../instance/supervised-program.ts";
+import { logTail, readableLine } from "../instance/log-tail.ts";
 import { join } from "node:path";
 import { parseNumber } from "./create.ts";
 

@@ -37,15 +37,13 @@ export function registerLs(program: Command, context: CliContext): void {
         const invocation = invocationOf(context, command);
         const { template, tenant, metadata } = flags;
         const state = checkState(flags.state);
+        const { sandboxes } = clientFor(invocation);
+        const filter = { template, tenant, metadata, pageSize: 200 };
         const found: SandboxInfo[] = [];
-        for await (const { info } of clientFor(invocation).sandboxes.list({
-          state,
-          template,
-          tenant,
-          metadata,
-          pageSize: 200,
-        })) {
-          if (flags.all === true || state !== undefined || info.state !== "destroyed") found.push(info);
+        // Without a state the server lists what lives.
+        for await (const { info } of sandboxes.list({ ...filter, state })) found.push(info);
+        if (flags.all === true && state === undefined) {
+          for await (const { info } of sandboxes.list({ ...filter, state: "destroyed" })) found.push(info);
         }
         invocation.answer(wireForm({ items: found }), () => {
           if (flags.quiet === true) return found.map((info) => info.id).join("\n");

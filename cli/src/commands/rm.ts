@@ -27,8 +27,7 @@ export function registerRm(program: Command, context: CliContext): void {
       const client = clientFor(invocation);
       const targets = [...ids];
       if (flags.all === true) {
-        for await (const { info } of client.sandboxes.list({ pageSize: 200 }))
-          if (info.state !== "destroyed") targets.push(info.id);
+        for await (const { id } of client.sandboxes.list({ pageSize: 200 })) targets.push(id);
       }
       const removals: Removal[] = [];
       const queue = [...new Set(targets)];

@@ -9,18 +9,12 @@ import { invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
 import { missingParts } from "../instance/installation.ts";
 import { readStatus } from "../instance/instance-status.ts";
-import { STOP_KEEPING_SANDBOXES } from "../instance/shut-down.ts";
-import type { ProgramEvent } from "../instance/supervised-program.ts";
-import { startInstance } from "../instance/supervisor.ts";
+import type { DetachMessage } from "../instance/supervise.ts";
 import { supervisorOf } from "../instance/supervisor-lock.ts";
-import { formatDuration } from "../output/quantities.ts";
 import { describeStatus } from "./status.ts";
 
 /** Where the API listens when nothing else is said. */
 export const DEFAULT_LISTEN = "127.0.0.1:7070";
-
-/** What the detached supervisor tells the command that started it. */
-type DetachMessage = { ready: true } | { ready: false; code: string; message: string };
 
 /** `torpor up`: host and server on this machine, supervised. */
 export function registerUp(program: Command, context: CliContext): void {
@@ -61,7 +55,10 @@ export function registerUp(program: Command, context: CliContext): void {
         invocation.answer(status, () => describeStatus(status, invocation.style));
         return;
       }
-      await superviseUntilTold(invocation, options.listen);
+      const { superviseUntilTold } = await import("../instance/supervise.ts"); // only the long-running one needs all that
+      await superviseUntilTold(invocation, options.listen, (status) =>
+        describeStatus(status, invocation.style),
+      );
     });
 }
 
@@ -134,73 +131,4 @@ async function startDetached(invocation: Invocation, listen: string): Promise<vo
   child.unref();
   if (!answer.ready)
     throw CodedError.fromEnvelope({ error: { ...answer, details: {} } }, "internal", answer.message);
-}
-
-async function superviseUntilTold(invocation: Invocation, listen: string): Promise<void> {
-  const { paths, context } = invocation;
-  const tell = (message: DetachMessage): void => {
-    process.send?.(message);
-  };
-  let requested: { drain: boolean } | undefined;
-  let wake = (): void => {};
-  const told = new Promise<void>((resolve) => (wake = resolve));
-  const onSignal = (drain: boolean, signal: string): void => {
-    if (requested !== undefined) return; // a second ^C changes nothing: stopping is bounded by its own limits
-    requested = { drain };
-    logLine(invocation, `${signal}: stopping${drain ? ", sandboxes included" : ", the sandboxes stay"}`);
-    wake();
-  };
-  process.on("SIGINT", () => onSignal(true, "SIGINT"));
-  process.on("SIGTERM", () => onSignal(true, "SIGTERM"));
-  process.on("SIGHUP", () => onSignal(true, "SIGHUP"));
-  process.on(STOP_KEEPING_SANDBOXES, () => onSignal(false, STOP_KEEPING_SANDBOXES));
-  process.on("disconnect", () => {}); // the starting command left: that is its job done
-  try {
-    const instance = await startInstance({
-      paths,
-      installation: context.installation,
-      listen,
-      env: context.env,
-      onEvent: (event) => logLine(invocation, describeEvent(event)),
-    });
-    tell({ ready: true });
-    if (process.send === undefined) {
-      const status = await readStatus(paths);
-      invocation.answer(
-        status,
-        () =>
-          `${describeStatus(status, invocation.style)}\nlogs     ${paths.logsDir}\nstop     ^C, or torpor down`,
-      );
-    }
-    await told;
-    await instance.stop(requested ?? { drain: true });
-    logLine(invocation, "stopped");
-  } catch (error) {
-    const coded =
-      error instanceof CodedError
-        ? error
-        : new CodedError("internal", error instanceof Error ? error.message : String(error));
-    tell({ ready: false, code: coded.code, message: coded.message });
-    throw coded;
-  }
-}
-
-function logLine(invocation: Invocation, message: string): void {
-  const { stderr } = invocation.context;
-  stderr.write(`${invocation.errorStyle.dim(new Date().toISOString())} ${message}\n`);
-}
-
-function describeEvent(event: ProgramEvent | { type: "note"; message: string }): string {
-  switch (event.type) {
-    case "note":
-      return event.message;
-    case "started":
-      return `${event.name}: started, pid ${event.pid}`;
-    case "ready":
-      return `${event.name}: serves after ${formatDuration(event.afterMs)}`;
-    case "crashed":
-      return `${event.name}: ${event.ending}; starting it again in ${formatDuration(event.restartInMs)}`;
-    case "stopped":
-      return `${event.name}: stopped (${event.how})`;
-  }
 }

@@ -1,4 +1,4 @@
-import { closeSync, copyFileSync, openSync, readSync, statSync, truncateSync } from "node:fs";
+import { copyFileSync, statSync, truncateSync } from "node:fs";
 import { systemClock, type Clock } from "@torpor/base";
 
 /** A log is rotated at this size, and one older piece is kept: at most twice this on disk. */
@@ -50,25 +50,4 @@ export function keepLogsBounded(
   };
   check();
   return () => cancel();
-}
-
-/** The end of a log, whole lines, at most `maxBytes`. Empty when there is none. */
-export function logTail(path: string, maxLines: number, maxBytes = 64 * 1024): string[] {
-  let descriptor: number;
-  try {
-    descriptor = openSync(path, "r");
-  } catch {
-    return [];
-  }
-  try {
-    const sizeBytes = statSync(path).size;
-    const start = Math.max(0, sizeBytes - maxBytes);
-    const buffer = Buffer.alloc(sizeBytes - start);
-    const read = readSync(descriptor, buffer, 0, buffer.length, start);
-    const lines = buffer.toString("utf8", 0, read).split("\n");
-    if (start > 0) lines.shift(); // cut in mid-line
-    return lines.filter((line) => line !== "").slice(-maxLines);
-  } finally {
-    closeSync(descriptor);
-  }
 }

@@ -4,6 +4,7 @@ import { type Installation, missingParts } from "./installation.ts";
 import type { InstancePaths } from "./instance-paths.ts";
 import { endProcess, isAlive, signalProcess, waitForEnd } from "./process-identity.ts";
 import { readRunFile } from "./run-file.ts";
+import { STOP_KEEPING_SANDBOXES } from "./stop-signal.ts";
 import { drainHost, startHost } from "./supervisor.ts";
 import { supervisorOf } from "./supervisor-lock.ts";
 
@@ -24,9 +25,6 @@ export interface ShutDownResult {
   /** Programs that had to be killed. */
   killed: string[];
 }
-
-/** The signal that asks a supervisor to stop without ending the sandboxes. */
-export const STOP_KEEPING_SANDBOXES = "SIGUSR2";
 
 /**
  * Stops an instance, in whatever shape it is: with its supervisor, without it, or with nothing left but machines

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { closeSync, openSync, rmSync } from "node:fs";
 import { CodedError } from "@torpor/protocol";
 import type { ProgramArgv } from "./installation.ts";
-import { logTail } from "./log-rotation.ts";
+import { logTail, readableLine } from "./log-tail.ts";
 import { endProcess, type ProcessIdentity, startTimeOf } from "./process-identity.ts";
 import { RestartBackoff } from "./restart-backoff.ts";
 import { readRunFile, type RunFile } from "./run-file.ts";
@@ -174,17 +174,4 @@ async function endChild(child: ChildProcess, ended: Promise<string>, graceMs: nu
     if ((await endProcess(identity, graceMs)) === "killed") return `was killed after ${graceMs} ms`;
   }
   return ended;
-}
-
-/** One log line for a person: the message of a JSON line, any other as it is. */
-export function readableLine(line: string): string {
-  try {
-    const entry = JSON.parse(line) as { msg?: unknown; op?: unknown; err?: { message?: unknown } };
-    const parts = [entry.op, entry.msg, entry.err?.message].filter(
-      (part) => typeof part === "string" && part !== "",
-    );
-    return parts.length > 0 ? parts.join(": ") : line;
-  } catch {
-    return line;
-  }
 }
