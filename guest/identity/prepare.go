@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -28,6 +29,9 @@ type preparation struct {
 	pidsLimit  int
 	sshKeys    bool
 }
+
+// tmpMarker is in templates so that gVisor does not mount a tmpfs over an empty /tmp; once booted it has done its work.
+const tmpMarker = "/tmp/.torpor-on-disk"
 
 // placeholderHostname has the length of a sandbox id.
 const placeholderHostname = "unleased-unleased-unleased"
@@ -92,6 +96,7 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 
 func (i *Initializer) prepare(q *prepareRequest) error {
 	i.prepared = preparation{}
+	_ = os.Remove(i.Platform.path(tmpMarker))
 	if q.Env != nil || q.DefaultUser != "" || q.DefaultWorkdir != "" {
 		i.presetsMu.Lock()
 		i.presets = Presets{Env: q.Env, DefaultUser: q.DefaultUser, DefaultWorkdir: q.DefaultWorkdir}

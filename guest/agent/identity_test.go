@@ -1,0 +1,238 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func steps(answer object) map[string]string {
+	outcomes := map[string]string{}
+	for _, step := range answer["steps"].([]any) {
+		outcomes[step.(object)["name"].(string)] = step.(object)["outcome"].(string)
+	}
+	return outcomes
+}
+
+func TestLockedAgentAnswersOnlyHealthAndInit(t *testing.T) {
+	s := newLocked(t)
+	response := s.do("GET", "/health", nil, nil)
+	response.Body.Close()
+	if response.StatusCode != 204 || response.Header.Get("X-Torpor-Locked") != "1" {
+		t.Errorf("health: %d %v", response.StatusCode, response.Header)
+	}
+	for _, path := range []string{"/files?path=x", "/metrics", "/envs", "/torpor/stats", "/torpor/archive?path=x", "/torpor/freeze"} {
+		if status, answer := s.fetch("GET", path, nil, nil); status != 423 || !strings.Contains(answer, `"code":"locked"`) {
+			t.Errorf("%s: %d %s", path, status, answer)
+		}
+	}
+	if _, answer := s.call("/process.Process/List", object{}); answer["code"] != "unavailable" {
+		t.Errorf("List: %v", answer)
+	}
+	if r := s.exec("true", nil); r.code() != "unavailable" {
+		t.Errorf("Start: %v", r.fail)
+	}
+}
+
+func TestInitGivesTheMachineItsIdentity(t *testing.T) {
+	s := newLocked(t)
+	s.put("etc/hosts", "127.0.0.1 localhost\n127.0.1.1\told\n10.0.0.9 mine\n")
+	s.put("etc/machine-id", strings.Repeat("0", 32)+"\n")
+	s.put("var/lib/dbus/machine-id", "old\n")
+	s.put("etc/torpor/on-restore.d/10-hook", "#!/bin/sh\necho $TORPOR_SANDBOX_ID $TORPOR_GENERATION > "+s.root+"/hooked\n")
+	s.put("etc/torpor/on-restore.d/README", "not executable")
+	if err := os.Chmod(filepath.Join(s.root, "etc/torpor/on-restore.d/10-hook"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status, answer := s.init(object{"generation": 3, "tenant": "acme", "deadline_unix_ms": 12345})
+	if status != 200 || answer["complete"] != true || answer["generation"] != float64(3) {
+		t.Fatalf("%d %v", status, answer)
+	}
+	want := map[string]string{"clock": "not_needed", "entropy": "done", "hostname": "done", "machine_id": "done", "resolv_conf": "done", "pids_limit": "not_needed",
+		"info": "done", "ssh_host_keys": "not_needed", "shells": "done", "on_restore_hooks": "done"}
+	if got := steps(answer); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("steps %v", got)
+	}
+	id := strings.Repeat("ab", 16) + "\n"
+	for name, content := range map[string]string{
+		"etc/hostname": "box-1\n", "etc/machine-id": id, "var/lib/dbus/machine-id": id, "etc/resolv.conf": "nameserver 10.0.0.1\n",
+		"etc/hosts": "127.0.0.1 localhost\n10.0.0.9 mine\n127.0.1.1\tbox-1\n", "hooked": "sbx00000000000000000a 3\n",
+	} {
+		if got := s.get(name); got != content {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	var info object
+	if err := json.Unmarshal([]byte(s.get("run/torpor/info.json")), &info); err != nil || info["tenant"] != "acme" || info["deadline_unix_ms"] != float64(12345) {
+		t.Errorf("%v %v", info, err)
+	}
+	if s.hostname != "box-1" || len(s.entropy) != 64 {
+		t.Errorf("hostname %q, %d bytes of entropy", s.hostname, len(s.entropy))
+	}
+	if status, answer := s.init(nil); status != 409 {
+		t.Errorf("second init: %d %v", status, answer)
+	}
+	_, envs := s.fetch("GET", "/envs", nil, nil)
+	if !strings.Contains(envs, `"GREETING":"hello"`) || !strings.Contains(envs, `"E2B_SANDBOX_ID":"sbx00000000000000000a"`) {
+		t.Error(envs)
+	}
+}
+
+func TestBadInitIsRefusedAndLeavesTheAgentLocked(t *testing.T) {
+	s := newLocked(t)
+	for field, value := range map[string]any{
+		"generation": 0, "sandbox_id": "", "now_unix_ns": 0, "entropy_base64": "AAAA", "hostname": "a b", "machine_id": "XYZ", "access_token": "short", "host_key": nil,
+		"env": object{"A=B": "c"}, "default_user": "ghost", "default_workdir": "relative", "pids_limit": -1,
+	} {
+		if status, answer := s.init(object{field: value}); status != 400 || !strings.Contains(fmt.Sprint(answer["message"]), field) {
+			t.Errorf("%s: %d %v", field, status, answer)
+		}
+	}
+	for _, body := range []string{"", "{", "[]", strings.Repeat("x", 2<<20)} {
+		if status, _ := s.fetch("POST", "/torpor/init", strings.NewReader(body), nil); status != 400 {
+			t.Errorf("%.10q: %d", body, status)
+		}
+	}
+	if !s.agent.gate.Locked() {
+		t.Error("open")
+	}
+}
+
+func TestFailedMandatoryStepKeepsTheAgentLocked(t *testing.T) {
+	s := newLocked(t)
+	hook := filepath.Join(s.root, "etc/torpor/on-restore.d/hook")
+	s.put("etc/torpor/on-restore.d/hook", "#!/bin/sh\necho why; exit 3\n")
+	if err := os.Chmod(hook, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status, answer := s.init(nil)
+	if status != 500 || answer["complete"] != false || steps(answer)["on_restore_hooks"] != "failed" || !strings.Contains(fmt.Sprint(answer), "why") {
+		t.Errorf("%d %v", status, answer)
+	}
+	if !s.agent.gate.Locked() || s.agent.gate.Identity() != nil {
+		t.Error("a failed init left something behind")
+	}
+	if err := os.Remove(hook); err != nil {
+		t.Fatal(err)
+	}
+	if status, answer := s.init(nil); status != 200 {
+		t.Errorf("after the repair: %d %v", status, answer)
+	}
+}
+
+func TestFreezeLocksAndOnlyTheHostUnlocks(t *testing.T) {
+	s := newSandbox(t)
+	for name, script := range map[string]string{"10-good": "exit 0", "20-bad": "exit 1", "30-slow": "sleep 100"} {
+		s.put("etc/torpor/before-freeze.d/"+name, "#!/bin/sh\n"+script+"\n")
+		if err := os.Chmod(filepath.Join(s.root, "etc/torpor/before-freeze.d", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, _ := s.fetch("POST", "/torpor/freeze", strings.NewReader("{}"), map[string]string{"X-Torpor-Host-Key": "guess"}); status != 403 {
+		t.Errorf("freeze by somebody else: %d", status)
+	}
+	open := s.open("/process.Process/Start", object{"process": shell("echo $$; exec sleep 300"), "torpor": object{"execId": "kept"}}, nil)
+	r := &result{}
+	for len(r.stdout) == 0 {
+		message, _, err := open.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.add(message["event"].(object))
+	}
+	status, answer := s.call("/torpor/freeze", object{"hook_timeout_ms": 200})
+	var outcomes []string
+	for _, hook := range answer["hooks"].([]any) {
+		outcomes = append(outcomes, hook.(object)["outcome"].(string))
+	}
+	if status != 200 || answer["locked"] != true || strings.Join(outcomes, " ") != "done failed timed_out" {
+		t.Errorf("%d %v", status, answer)
+	}
+	if _, _, err := open.next(); err == nil {
+		t.Error("a stream outlived the freeze")
+	}
+	if status, _ := s.fetch("GET", "/torpor/stats", nil, nil); status != 423 {
+		t.Errorf("stats: %d", status)
+	}
+	for _, key := range []any{nil, "", "wrong-wrong-wrong-wrong"} {
+		if status, answer := s.init(object{"previous_host_key": key}); status != 403 {
+			t.Errorf("key %v: %d %v", key, status, answer)
+		}
+	}
+	if !alive(r.pid) {
+		t.Error("the process ended with the freeze")
+	}
+	if status, answer := s.init(object{"generation": 2, "previous_host_key": testHostKey, "host_key": "another-host-key-123"}); status != 200 {
+		t.Fatalf("%d %v", status, answer)
+	}
+	if status, _ := s.fetch("GET", "/torpor/stats", nil, nil); status != 403 {
+		t.Errorf("the old host key still works: %d", status)
+	}
+	if status, answer := s.call("/process.Process/SendSignal", object{"process": object{"pid": r.pid}, "signal": 9}); status != 200 {
+		t.Errorf("%v", answer)
+	}
+}
+
+func TestTokenIsNeededEverywhere(t *testing.T) {
+	s := newSandbox(t)
+	for _, token := range []string{"", "wrong"} {
+		header := map[string]string{"X-Access-Token": token, "Content-Type": "application/json"}
+		for _, path := range []string{"/process.Process/List", "/filesystem.Filesystem/ListDir", "/metrics", "/envs", "/nothing"} {
+			if status, _ := s.fetch("POST", path, strings.NewReader("{}"), header); status != 401 {
+				t.Errorf("%s: %d", path, status)
+			}
+		}
+	}
+	for _, path := range []string{"/torpor/stats", "/torpor/archive?path=/", "/torpor/freeze"} {
+		if status, _ := s.fetch("GET", path, nil, map[string]string{"X-Torpor-Host-Key": ""}); status != 403 {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+	status, text := s.fetch("GET", "/torpor/stats", nil, nil)
+	if status != 200 || !strings.Contains(text, `"total_bytes"`) {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := s.fetch("GET", "/metrics", nil, nil); status != 200 || !strings.Contains(text, `"mem_total"`) {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+func TestEnvironmentFollowsTheIdentity(t *testing.T) {
+	s := newSandbox(t)
+	eventually(t, "shells wait", func() bool { return s.agent.table.Shells().Complete() })
+	if status, _ := s.call("/torpor/freeze", object{}); status != 200 {
+		t.Fatal(status)
+	}
+	change := object{"generation": 2, "previous_host_key": testHostKey, "env": object{"NEW": "n"}}
+	if status, answer := s.init(change); status != 200 {
+		t.Fatal(answer)
+	}
+	for range 3 {
+		if r := s.exec("echo [$GREETING] [$NEW]", nil); string(r.stdout) != "[] [n]\n" {
+			t.Errorf("%q", r.stdout)
+		}
+	}
+}
+
+func TestPreparedCopyNeedsLessAtInit(t *testing.T) {
+	s := newLocked(t)
+	machine := strings.Repeat("cd", 16)
+	if status, answer := s.call("/torpor/prepare", object{"machine_id": machine, "default_user": "user", "resolv_conf": "nameserver 10.0.0.1\n"}); status != 200 {
+		t.Fatalf("%d %v", status, answer)
+	}
+	if s.agent.table.Running() != 0 || !s.agent.gate.Locked() {
+		t.Error("prepare left a process or unlocked the agent")
+	}
+	if status, answer := s.init(object{"machine_id": nil}); status != 200 || s.get("etc/machine-id") != machine+"\n" {
+		t.Errorf("%d %v", status, answer)
+	}
+	if status, _ := s.call("/torpor/prepare", object{}); status != 409 {
+		t.Errorf("prepare after init: %d", status)
+	}
+	if r := s.exec("echo $HOSTNAME $GREETING", nil); !strings.HasSuffix(string(r.stdout), " hello\n") {
+		t.Errorf("%q", r.stdout)
+	}
+}
