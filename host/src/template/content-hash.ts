@@ -4,7 +4,7 @@ import { pipeline } from "node:stream/promises";
 import type { Recipe } from "./recipe.ts";
 
 /** Part of every content hash: raise it when the builder makes a different tree from the same recipe. */
-export const BUILDER_VERSION = 1;
+export const BUILDER_VERSION = 2;
 
 /** What decides the bytes of a template, apart from the package versions of the day. */
 export interface HashedInputs {

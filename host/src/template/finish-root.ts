@@ -9,6 +9,12 @@ import type { Recipe } from "./recipe.ts";
 /** Where every template has the guest agent. */
 export const GUEST_PATH = "/usr/local/lib/torpor/torpor-guest";
 
+/**
+ * Makes /tmp not empty: over an empty one gVisor mounts a tmpfs, which is memory, and filling it would end the sandbox
+ * instead of the writer. The agent removes the file when the golden snapshot is baked.
+ */
+const TMP_ON_DISK_PATH = "/tmp/.torpor-on-disk";
+
 /** Folders whose content is emptied: caches, logs and scratch space differ in every build and serve nobody. */
 const EMPTIED = [
   "/tmp",
@@ -76,6 +82,7 @@ export async function finishRoot(root: string, options: FinishOptions): Promise<
   ];
   if (paths.length > 0) await placeFile(root, "/etc/dpkg/dpkg.cfg.d/torpor-paths", `${paths.join("\n")}\n`);
 
+  await placeFile(root, TMP_ON_DISK_PATH, "");
   await placeFile(root, "/etc/machine-id", "");
   await placeFile(root, "/etc/resolv.conf", "");
   await placeFile(root, "/etc/hostname", "torpor\n");
