@@ -56,8 +56,13 @@ export class FakeApi implements AsyncDisposable {
       return refuse(401, "unauthenticated", "this key is unknown");
     if (url.pathname === "/v1/sandboxes" && request.method === "POST")
       return json(201, this.#create(JSON.parse(body.toString())));
-    if (url.pathname === "/v1/sandboxes")
-      return json(200, { items: [...this.sandboxes.values()], next_cursor: null });
+    if (url.pathname === "/v1/sandboxes") {
+      const wanted = url.searchParams.get("state"); // without it: what lives
+      const items = [...this.sandboxes.values()].filter(({ state }) =>
+        wanted === null ? state !== "destroyed" : state === wanted,
+      );
+      return json(200, { items, next_cursor: null });
+    }
     const [, id = "", rest = ""] = /^\/v1\/sandboxes\/([^/]+)(.*)$/.exec(url.pathname) ?? [];
     const sandbox = this.sandboxes.get(id);
     if (sandbox === undefined) return refuse(404, "sandbox_not_found", `there is no sandbox ${id}`);
