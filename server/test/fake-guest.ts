@@ -155,7 +155,13 @@ export class FakeGuest {
         sent += 1;
         if (!response.write(encodeEnvelope(0, { event })) && !response.destroyed) {
           running.child.stdout?.pause();
-          await new Promise<void>((resolve) => response.once("drain", resolve).once("close", resolve));
+          await new Promise<void>((resolve) => {
+            const go = (): void => {
+              response.off("drain", go).off("close", go);
+              resolve();
+            };
+            response.on("drain", go).on("close", go);
+          });
           running.child.stdout?.resume();
         }
       }

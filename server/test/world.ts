@@ -62,6 +62,13 @@ export class World implements AsyncDisposable {
     this.server = await open(this.directory, this.host, this.#options, this.#scope);
   }
 
+  /** Another server on the same records while the first still hangs, as after its `kill -9`. */
+  async startSecond(): Promise<void> {
+    const scope = new Scope();
+    this.server = await open(this.directory, this.host, this.#options, scope);
+    this.#scope.defer(() => scope.close());
+  }
+
   async newKey(scopes: readonly KeyScope[], tenant: string | null = null, expiresAt: number | null = null): Promise<string> {
     return await addKey(this.server, scopes, tenant, expiresAt);
   }

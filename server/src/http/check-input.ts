@@ -46,6 +46,7 @@ function describe(issue: z.core.$ZodIssue, schema: z.ZodType, value: unknown, wh
     const expected = issue.errors.flatMap((errors) => errors.map((error) => ("expected" in error ? String(error.expected) : error.message)));
     return [{ path, message: `must be ${[...new Set(expected)].join(" or ")}${shown(issue.path, value)}` }];
   }
+  if (issue.code === "invalid_key") return [{ path, message: `is not a name that is accepted here: ${issue.issues[0]?.message ?? issue.message}` }];
   if (issue.code === "invalid_type" && issue.message.startsWith("Invalid input")) {
     const found = valueAt(issue.path, value);
     if (found === undefined) return [{ path, message: "is required" }];

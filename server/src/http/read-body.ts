@@ -1,5 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import { CodedError } from "@torpor/protocol";
+import { findJsonBreak } from "./json-break.ts";
 
 /**
  * Reads a request body of at most `maxBytes`. A larger one is refused as soon as that is known, the rest unread.
@@ -54,11 +55,10 @@ export function parseJson(body: Buffer, contentType: string | undefined): unknow
   const text = body.toString("utf8");
   try {
     return JSON.parse(text);
-  } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    const position = /position (\d+)/.exec(reason)?.[1];
-    const place = position === undefined ? "" : ` (${lineAndColumn(text, Number(position))})`;
-    throw new CodedError("invalid_request", `the body is not valid JSON: ${reason.slice(0, 200)}${place}`, { details: { issues: [{ path: "", message: "must be valid JSON" }] } });
+  } catch {
+    const position = findJsonBreak(text);
+    const found = position >= text.length ? "it ends too early" : `unexpected ${JSON.stringify(text.charAt(position))}`;
+    throw new CodedError("invalid_request", `the body is not valid JSON: ${found} at ${lineAndColumn(text, position)}`, { details: { issues: [{ path: "", message: "must be valid JSON" }] } });
   }
 }
 

@@ -34,6 +34,8 @@ export class HostWatch {
   #running: Promise<void> | undefined;
   #wake: AbortController = new AbortController();
   #connected = false;
+  /** Whether the last comparison left something alone for being young: then the next one comes when it no longer is. */
+  #sawNewborn = false;
 
   constructor(options: HostWatchOptions) {
     this.#options = { newbornGraceMs: 30_000, reconcileEveryMs: 60_000, pollMs: 20_000, ...options };
@@ -92,7 +94,7 @@ export class HostWatch {
   }
 
   async #follow(onConnected: () => void): Promise<void> {
-    const { link, clock, log, pollMs, reconcileEveryMs } = this.#options;
+    const { link, clock, log, pollMs, reconcileEveryMs, newbornGraceMs } = this.#options;
     await link.health();
     const host = await link.host();
     let after = await this.#catchUp(host);
@@ -102,8 +104,11 @@ export class HostWatch {
       if (!this.#connected) log.info({ op: "host.watch", outcome: "connected", host: host.hostId, durationMs: clock.monotonic() - startedAt });
       this.#connected = true;
       onConnected();
-      while (clock.monotonic() - startedAt < reconcileEveryMs) {
-        const batch = await this.#poll(host, after, pollMs);
+      const untilNext = this.#sawNewborn ? Math.min(newbornGraceMs, reconcileEveryMs) : reconcileEveryMs;
+      for (;;) {
+        const leftMs = untilNext - (clock.monotonic() - startedAt);
+        if (leftMs <= 0) break;
+        const batch = await this.#poll(host, after, Math.ceil(Math.min(pollMs, leftMs)));
         if (batch === "woken") break;
         if (batch.lastSeq < after) return; // the host's journal began anew: connect again from its start
         for (const event of batch.events) await this.#apply(host, event);
@@ -153,6 +158,7 @@ export class HostWatch {
    */
   async reconcile(host: PlacedHost): Promise<void> {
     const { store } = this.#options;
+    this.#sawNewborn = false;
     const machines = new Map((await host.client.listMachines(this.#closing.signal)).map((machine) => [machine.id, machine]));
     const records = await store.liveOnHost(host.scope);
     for (const record of records) await this.#unlessRefused(record.id, () => this.#settle(host, record, machines.get(record.id)));
@@ -175,7 +181,7 @@ export class HostWatch {
   }
 
   async #settle(host: PlacedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
-    const { sandboxes, store, clock, log, newbornGraceMs } = this.#options;
+    const { sandboxes, store, log } = this.#options;
     if (sandboxes.isCreating(record.id)) return;
     if (record.state === "destroying" || record.state === "failed") {
       await sandboxes.destroy(record, "user");
@@ -183,7 +189,7 @@ export class HostWatch {
     }
     const machine = listed ?? (await host.client.findMachine(record.id, this.#closing.signal));
     if (machine === undefined) {
-      if (clock.now() - record.createdAt < newbornGraceMs) return;
+      if (this.#isNewborn(record.createdAt)) return;
       const reason = record.state === "creating" ? "create_failed" : "host_lost";
       log.warn({ op: "sandbox.reconcile", outcome: reason, sandboxId: record.id, tenant: record.tenant });
       await sandboxes.noteGone(record, reason);
@@ -196,9 +202,16 @@ export class HostWatch {
     }
   }
 
+  #isNewborn(createdAt: number): boolean {
+    const { clock, newbornGraceMs } = this.#options;
+    if (clock.now() - createdAt >= newbornGraceMs) return false;
+    this.#sawNewborn = true;
+    return true;
+  }
+
   async #removeOrphan(host: PlacedHost, machine: Machine): Promise<void> {
-    const { store, clock, log, newbornGraceMs } = this.#options;
-    if (clock.now() - Date.parse(machine.created_at) < newbornGraceMs) return;
+    const { store, log } = this.#options;
+    if (this.#isNewborn(Date.parse(machine.created_at))) return;
     const record = await store.findOnHost(host.scope, machine.id);
     if (record !== undefined && record.state !== "destroyed") return; // made since the lists were read
     log.warn({ op: "sandbox.reconcile", outcome: "orphan removed", sandboxId: machine.id, tenant: machine.tenant });
