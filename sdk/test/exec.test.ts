@@ -284,7 +284,9 @@ describe("exec, streamed", () => {
   it("closes the connection when the loop is left, cancelled, aborted or disposed", async () => {
     const closings: Promise<void>[] = [];
     await using test = await streaming((call) => void closings.push(closedByClient(call)));
-    for await (const event of test.sandbox.execStream("x")) if (event.type === "start") break;
+    const left = test.sandbox.execStream("x");
+    for await (const event of left) if (event.type === "start") break;
+    await expect(left.result).rejects.toHaveProperty("name", "AbortError");
 
     const cancelled = test.sandbox.execStream("x");
     for await (const event of cancelled) if (event) break;

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { ConnectionError, RateLimitError, TimeoutError, UnavailableError } from "@torpor/sdk";
 import { parseRetryAfterMs, retryDelayMs } from "../src/retry-delay.ts";
 import {
@@ -146,6 +146,44 @@ describe("when sending again stops", () => {
     expect(server.calls).toHaveLength(1);
   });
 
+  it("leaves no timer that would keep the process: after an answer, a refusal, an abort in a wait", async () => {
+    await using server = (await FakeServer.start()).withSandbox();
+    const longTimers: number[] = [];
+    const ended = new Set<unknown>();
+    const { setTimeout: set, clearTimeout: clear } = globalThis;
+    const timers = new Map<unknown, number>();
+    vi.stubGlobal("setTimeout", (run: () => void, ms: number) => {
+      const timer = set(run, ms);
+      timers.set(timer, ms);
+      return timer;
+    });
+    vi.stubGlobal("clearTimeout", (timer: Parameters<typeof clear>[0]) => {
+      ended.add(timer);
+      clear(timer);
+    });
+    try {
+      const client = server.client({ timeoutMs: 77_000 });
+      await client.sandboxes.get(SANDBOX_ID);
+      await expect(client.sandboxes.get("unknown")).rejects.toMatchObject({ status: 404 });
+      server.on("GET", "/v1/sandboxes/{id}", ({ response }) => {
+        sendError(response, 503, "host_unavailable", "busy", {
+          retryable: true,
+          headers: { "retry-after": "33" },
+        });
+      });
+      const controller = new AbortController();
+      const call = client.sandboxes.get(SANDBOX_ID, { signal: controller.signal });
+      await expect.poll(() => [...timers.values()].some((ms) => ms >= 33_000 && ms < 77_000)).toBe(true);
+      controller.abort();
+      await expect(call).rejects.toHaveProperty("name", "AbortError");
+      for (const [timer, ms] of timers) if (ms >= 33_000 && !ended.has(timer)) longTimers.push(ms);
+      expect([...timers.values()].filter((ms) => ms === 77_000)).toHaveLength(3);
+      expect(longTimers).toEqual([]);
+    } finally {
+      vi.unstubAllGlobals();
+    }
+  });
+
   it("before anything is sent when the signal is aborted already", async () => {
     await using server = await FakeServer.start();
     const call = server.client().sandboxes.get(SANDBOX_ID, { signal: AbortSignal.abort("no") });
@@ -188,8 +226,9 @@ describe("when sending again stops", () => {
       removeEventListener(...args);
     };
     for (let count = 0; count < 5; count++) await server.client().sandboxes.get(SANDBOX_ID, { signal });
-    expect(added.length).toBe(5);
-    expect(removed.length).toBe(5);
+    await expect(server.client().sandboxes.get("unknown", { signal })).rejects.toMatchObject({ status: 404 });
+    expect(added.length).toBe(6);
+    expect(removed.length).toBe(6);
 
     const controller = new AbortController();
     let closed: Promise<unknown> | undefined;
