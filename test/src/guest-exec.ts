@@ -17,27 +17,34 @@ export interface GuestExecOptions {
   signal?: AbortSignal;
   /** Called with each piece of standard output. */
   onStdout?: (text: string) => void;
+  headers?: Record<string, string>;
 }
 
 /** Runs a shell command in a machine through the host's proxy, speaking envd's process service as the server does. */
-export async function guestExec(host: HttpClient, machineId: string, command: string, options: GuestExecOptions = {}): Promise<GuestExecResult> {
-  const { user = "user", env = {}, timeoutMs = 30_000, signal, onStdout } = options;
+export function guestExec(host: HttpClient, machineId: string, command: string, options: GuestExecOptions = {}): Promise<GuestExecResult> {
+  const authorization = `Basic ${Buffer.from(`${options.user ?? "user"}:`).toString("base64")}`;
+  return guestExecAt(host, `/v1/machines/${machineId}/ports/${GUEST_PORT}`, command, { ...options, headers: { ...options.headers, "x-guest-authorization": authorization } });
+}
+
+/** The same where the agent's own routes begin at `prefix`. */
+export async function guestExecAt(http: HttpClient, prefix: string, command: string, options: GuestExecOptions = {}): Promise<GuestExecResult> {
+  const { user = "user", env = {}, timeoutMs = 30_000, signal, onStdout, headers = {} } = options;
   const start: StartRequest = {
     process: { cmd: "/bin/bash", args: ["-l", "-c", command], envs: env },
     stdin: false,
     torpor: { timeoutMs, user, killOnDisconnect: true },
   };
-  const incoming = await host.open(`/v1/machines/${machineId}/ports/${GUEST_PORT}/process.Process/Start`, {
+  const incoming = await http.open(`${prefix}/process.Process/Start`, {
     method: "POST",
     body: Buffer.from(encodeEnvelope(0, start)),
     headers: {
       "content-type": "application/connect+json",
       "connect-protocol-version": "1",
-      "x-guest-authorization": `Basic ${Buffer.from(`${user}:`).toString("base64")}`,
+      ...headers,
     },
     ...(signal === undefined ? {} : { signal }),
   });
-  if (incoming.statusCode !== 200) throw new Error(`exec in ${machineId} answered ${incoming.statusCode}: ${await textOf(incoming)}`);
+  if (incoming.statusCode !== 200) throw new Error(`exec at ${prefix} answered ${incoming.statusCode}: ${await textOf(incoming)}`);
   const stdout: Buffer[] = [];
   const stderr: Buffer[] = [];
   let pid = 0;
@@ -45,7 +52,7 @@ export async function guestExec(host: HttpClient, machineId: string, command: st
   for await (const { flags, json } of decodeEnvelopes(incoming as AsyncIterable<Uint8Array>)) {
     if ((flags & CONNECT_END_FLAG) !== 0) {
       const { error } = json as { error?: { code: string; message: string } };
-      if (error !== undefined) throw new Error(`exec in ${machineId} failed: ${error.code}: ${error.message}`);
+      if (error !== undefined) throw new Error(`exec at ${prefix} failed: ${error.code}: ${error.message}`);
       continue;
     }
     const { event } = json as { event: ProcessEvent };
@@ -58,7 +65,7 @@ export async function guestExec(host: HttpClient, machineId: string, command: st
     if (event.data?.stderr !== undefined) stderr.push(Buffer.from(event.data.stderr, "base64"));
     end = event.end?.torpor ?? end;
   }
-  if (end === undefined) throw new Error(`exec in ${machineId} ended without an end event`);
+  if (end === undefined) throw new Error(`exec at ${prefix} ended without an end event`);
   return { pid, stdout: Buffer.concat(stdout).toString("utf8"), stderr: Buffer.concat(stderr).toString("utf8"), end };
 }
 

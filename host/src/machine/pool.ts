@@ -118,7 +118,7 @@ export class Pool {
 
   #takeReady(): PristineMachine | undefined {
     for (let member = this.#ready.shift(); member !== undefined; member = this.#ready.shift()) {
-      if (this.#options.driver.adopt(member.handle) && this.#signalled(() => this.#options.driver.resume(member.handle))) return member;
+      if (this.#wake(member.handle)) return member;
       this.#discard(member.handle, member.guest);
     }
     return undefined;
@@ -132,10 +132,12 @@ export class Pool {
     return undefined;
   }
 
-  /** Whether the process took the signal; one that has just ended did not. */
-  #signalled(send: () => void): boolean {
+  /** Resumes a waiting machine. Answers false for one that has died, be it at this moment. */
+  #wake(handle: MachineHandle): boolean {
+    const { driver } = this.#options;
     try {
-      send();
+      if (!driver.adopt(handle)) return false;
+      driver.resume(handle);
       return true;
     } catch {
       return false;
@@ -216,8 +218,13 @@ export class Pool {
           }
           const shell = this.#takeShell();
           const member = await (shell === undefined ? this.#fromNothing(diskMib, "pool", signal) : this.#fill(shell, "pool", signal));
-          if (this.#signalled(() => driver.pause(member.handle))) this.#ready.push(member);
-          else this.#discard(member.handle, member.guest);
+          try {
+            await driver.pause(member.handle);
+            this.#ready.push(member);
+          } catch (error) {
+            this.#discard(member.handle, member.guest);
+            throw error;
+          }
         });
         this.#failures = 0;
       } catch (error) {

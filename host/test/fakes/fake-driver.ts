@@ -80,8 +80,8 @@ export class FakeDriver implements Driver {
     this.machine(place.slot).guest = await FakeGuest.listen(place.address, () => this.initBehaviour, !this.restoresUnlocked);
   }
 
-  pause({ place }: MachineHandle): void {
-    this.#failIfAsked("pause");
+  async pause({ place }: MachineHandle): Promise<void> {
+    await this.#step("pause");
     this.machine(place.slot).paused = true;
   }
 

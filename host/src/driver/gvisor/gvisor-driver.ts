@@ -1,3 +1,4 @@
+import { readFileSync, writeFileSync } from "node:fs";
 import { mkdir, open, readFile, rename, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -68,6 +69,7 @@ export class GvisorDriver implements Driver {
       );
       const process = processIdentity(Number(await readFile(pidFile, "utf8")));
       if (process === undefined) throw new Error(`the sandbox process ended as soon as it had started: ${await this.#consoleTail(place)}`);
+      for (const pid of cgroup.pids()) spareRuntime(pid);
       return { place, process };
     } catch (error) {
       await this.kill(place);
@@ -176,6 +178,19 @@ export async function netSysctlsMustHide(netns: string): Promise<boolean> {
     () => true,
     () => false,
   );
+}
+
+/**
+ * Takes the launcher's mark off sentry and gofer, so that the kernel ends a process of the guest that uses too much
+ * memory and not the whole machine: guest memory is a shared file, and the sentry is often the largest process that
+ * maps it. The others are systrap's stubs, which have no name; those made later inherit the mark.
+ */
+function spareRuntime(pid: number): void {
+  try {
+    if (readFileSync(`/proc/${pid}/cmdline`, "utf8").startsWith("runsc-")) writeFileSync(`/proc/${pid}/oom_score_adj`, "0");
+  } catch (error) {
+    if (!["ENOENT", "ESRCH"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+  }
 }
 
 function machineId(place: MachinePlace): string {
