@@ -183,31 +183,42 @@ sqlite_is_good() {
   (cd -- "$root" && node -e 'new (require("better-sqlite3"))(":memory:").close()') >/dev/null 2>&1
 }
 
-# The packages of package-lock.json, for this Node.js: again only when either has changed.
+# The packages of package-lock.json, again only when it or Node.js has changed. Install scripts are not run: the one
+# that matters, the SQLite binding, is built by compile_sqlite, and esbuild's only saves a start-up.
 install_npm_packages() {
   local stamp="$root/node_modules/.torpor-installed" wanted
   wanted="$(cat -- "$root/package-lock.json" "$root"/*/package.json | sha256sum | cut -d ' ' -f 1) $(node --version) $(uname -m)"
-  if [[ -f "$stamp" && "$(cat -- "$stamp")" == "$wanted" ]] && sqlite_is_good; then
+  if [[ -f "$stamp" && "$(cat -- "$stamp")" == "$wanted" ]]; then
     note "unchanged"
     return
   fi
   rm -f -- "$stamp"
-  (cd -- "$root" && quietly "npm ci" npm ci --no-audit --no-fund) ||
-    fail "npm ci failed in $root." "Its last lines are above. Check that the npm registry can be reached, then run this again."
-  if ! sqlite_is_good; then
-    note "compiling the SQLite binding"
-    compile_sqlite || fail "The SQLite binding (better-sqlite3) could not be built for Node.js $(node --version)." \
-      "Its last lines are above. A C++ compiler, make and python3 are needed, and the headers of this Node.js."
-  fi
+  (cd -- "$root" && quietly "npm ci" npm ci --ignore-scripts --no-audit --no-fund) ||
+    fail "npm ci failed in $root." "Its output is above. Check that the npm registry can be reached, then run this again."
   printf '%s\n' "$wanted" >"$stamp"
 }
 
-# With the headers that came with this Node.js where there are some: no download is needed then.
+# What takes the processor's time, side by side: the SQLite binding, the TypeScript and the guest agent.
+build_all() {
+  local jobs=() job failed=0
+  compile_sqlite & jobs+=($!)
+  build_typescript & jobs+=($!)
+  build_guest & jobs+=($!)
+  for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+  ((failed == 0)) || exit 1 # each has said what went wrong
+}
+
+# The binding of better-sqlite3 for this Node.js: fetched where there is one to fetch, else compiled, with the headers
+# that came with this Node.js where there are some, since no download is needed then.
 compile_sqlite() {
+  if sqlite_is_good; then return; fi
+  note "compiling the SQLite binding: a minute or two, once"
   local prefix options=(--foreground-scripts)
   prefix="$(node -p 'require("path").dirname(require("path").dirname(require("fs").realpathSync(process.execPath)))')"
   [[ -f "$prefix/include/node/node.h" ]] && options+=("--nodedir=$prefix")
-  (cd -- "$root" && quietly "npm rebuild better-sqlite3" npm rebuild better-sqlite3 "${options[@]}") && sqlite_is_good
+  (cd -- "$root" && JOBS=max quietly "npm rebuild better-sqlite3" npm rebuild better-sqlite3 "${options[@]}") && sqlite_is_good && return
+  fail "The SQLite binding (better-sqlite3) could not be built for Node.js $(node --version)." \
+    "Its output is above. A C++ compiler, make and python3 are needed, and the headers of this Node.js."
 }
 
 build_typescript() {

@@ -57,7 +57,12 @@ quietly() {
     return 0
   fi
   warn "$label failed (exit $code): $*"
-  tail -n 40 -- "$log" | sed 's/^/    /' >&2
+  # The cause is as often at the beginning as at the end.
+  if (($(wc -l <"$log") > 40)); then
+    { head -n 15 -- "$log" && echo ... && tail -n 25 -- "$log"; } | sed 's/^/    /' >&2
+  else
+    sed 's/^/    /' -- "$log" >&2
+  fi
   rm -f -- "$log"
   return "$code"
 }
