@@ -6,6 +6,6 @@ export LANG
 if [ -n "${HOME-}" ] && [ "$HOME" != /root ]; then
   case "$PATH" in
     "$HOME/.local/bin:"*) ;;
-    *) export PATH="$HOME/.local/bin:$HOME/.npm-global/bin:$PATH" ;;
+    *) export PATH="$HOME/.local/bin:$HOME/.npm-global/bin:${PATH%":$HOME/.local/bin:$HOME/.npm-global/bin"}" ;;
   esac
 fi
