@@ -40,12 +40,12 @@ export class GuestClient {
 
   /** Starts a process and follows it. */
   start(request: StartRequest, options: StreamOptions): AsyncGenerator<ProcessEvent> {
-    return this.#events<ProcessEvent>("process.Process/Start", request, options);
+    return this.#events("process.Process/Start", request, options);
   }
 
   /** Follows a process that runs or ended a short while ago: its kept output first, then what comes. */
   connect(process: ProcessSelector, options: StreamOptions): AsyncGenerator<ProcessEvent> {
-    return this.#events<ProcessEvent>("process.Process/Connect", { process, torpor: { replay: true } }, options);
+    return this.#events("process.Process/Connect", { process, torpor: { replay: true } }, options);
   }
 
   /** The events of a watched directory. */
@@ -58,14 +58,17 @@ export class GuestClient {
     return this.#host.call(method, this.#path(path), options);
   }
 
-  async *#events<T>(procedure: string, request: unknown, options: StreamOptions): AsyncGenerator<T> {
-    for await (const message of this.#messages<{ event?: T }>(procedure, request, options)) {
+  async *#events(procedure: string, request: unknown, options: StreamOptions): AsyncGenerator<ProcessEvent> {
+    for await (const message of this.#messages<{ event?: ProcessEvent }>(procedure, request, options, ({ event }) => event?.end !== undefined)) {
       if (message.event !== undefined) yield message.event;
     }
   }
 
-  /** Ends without an error only after the guest's end envelope: a stream that breaks off throws. */
-  async *#messages<T>(procedure: string, request: unknown, { signal, repeatable = false }: StreamOptions): AsyncGenerator<T> {
+  /**
+   * Ends without an error only after the guest's end envelope: a stream that breaks off throws. After a message that
+   * `isLast` knows, the reader may leave: what little follows is read for it, so that the connection can be kept.
+   */
+  async *#messages<T>(procedure: string, request: unknown, { signal, repeatable = false }: StreamOptions, isLast?: (message: T) => boolean): AsyncGenerator<T> {
     const headers: OutgoingHttpHeaders = {
       "content-type": "application/connect+json",
       "connect-protocol-version": "1",
@@ -80,21 +83,24 @@ export class GuestClient {
     });
     const abort = (): void => void answer.destroy();
     signal?.addEventListener("abort", abort, { once: true });
+    let isOver = false;
     try {
       if (signal?.aborted === true) abort();
-      for await (const { flags, json } of decodeEnvelopes(answer)) {
+      for await (const { flags, json } of decodeEnvelopes(answer.iterator({ destroyOnReturn: false }))) {
         if ((flags & CONNECT_END_FLAG) !== 0) {
+          isOver = true;
           const { error } = json as { error?: ConnectError };
           if (error !== undefined) throw connectError(String(error.code), String(error.message));
           return;
         }
+        isOver = isLast?.(json as T) ?? false;
         yield json as T;
       }
       throw new BrokenStream(`the sandbox's ${procedure} stream ended without its last message`);
     } finally {
       signal?.removeEventListener("abort", abort);
-      if (!answer.complete) answer.destroy();
-      else answer.resume(); // lets the connection be kept
+      if (isOver) letFinish(answer);
+      else answer.destroy();
     }
   }
 
@@ -108,6 +114,24 @@ export interface WatchEvent {
   start?: Record<string, never>;
   filesystem?: { name: string; type: string };
   keepalive?: Record<string, never>;
+}
+
+/** How long the rest of a finished stream may take before its connection is given up, milliseconds. */
+const FINISH_WITHIN_MS = 1_000;
+/** And how large it may be: an end envelope or two, bytes. */
+const MAX_FINISH_BYTES = 64 * 1024;
+
+function letFinish(answer: IncomingMessage): void {
+  if (answer.readableEnded || answer.destroyed) return;
+  const timer = setTimeout(() => answer.destroy(), FINISH_WITHIN_MS);
+  let bytes = 0;
+  answer.on("data", (chunk: Buffer) => {
+    bytes += chunk.length;
+    if (bytes > MAX_FINISH_BYTES) answer.destroy();
+  });
+  answer.on("error", () => {}); // nobody waits for it any more
+  answer.once("close", () => clearTimeout(timer));
+  answer.resume();
 }
 
 /** A stream that broke off: the sandbox, its host or the way between them failed. */

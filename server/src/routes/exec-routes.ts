@@ -62,9 +62,9 @@ export function followOptions(deps: RouteDeps, target: ExecTarget, signal: Abort
 
 async function jsonExec(deps: RouteDeps, call: ExecCall, target: ExecTarget): Promise<Answer> {
   const request = call.body;
+  // A background command's stream is left on purpose; any other is left by its client alone.
   const leave = new AbortController();
-  const signal = AbortSignal.any([call.signal, leave.signal]);
-  const options = followOptions(deps, target, signal);
+  const options = followOptions(deps, target, request.background ? AbortSignal.any([call.signal, leave.signal]) : call.signal);
   if (call.idempotencyKey === undefined) {
     const execId = newExecId();
     return await collect(deps, call, runExec(target, request, execId, options), request, execId, leave);

@@ -142,9 +142,9 @@ export class HostWatch {
 
   async #apply(host: PlacedHost, event: HostEvent): Promise<void> {
     const { store, sandboxes, log } = this.#options;
+    if (sandboxes.isCreating(event.machine_id)) return; // the create under way hears of it in its own answer
     const record = await store.findOnHost(host.scope, event.machine_id);
     if (record === undefined || record.state === "destroyed") return;
-    if (sandboxes.isCreating(record.id)) return; // the create under way hears of it in its own answer
     if (event.type === "started" && record.state === "creating") await sandboxes.adopt(record, event.machine);
     else if (event.type === "ended") {
       const ended = await sandboxes.noteEnded(record, event.machine);
