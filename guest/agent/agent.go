@@ -107,6 +107,8 @@ const (
 	headerBytesMax = 64 << 10
 	headerTimeout  = 30 * time.Second
 	connectionsMax = 4096
+	// localConnectionsMax bounds those that come from inside the sandbox.
+	localConnectionsMax = 512
 )
 
 // Serve answers on the listener until ctx ends; then it ends all processes it started.
@@ -121,7 +123,7 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	err := server.Serve(&limitedListener{Listener: listener, slots: make(chan struct{}, connectionsMax)})
+	err := server.Serve(newLimitedListener(listener))
 	a.table.KillAll()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

@@ -151,15 +151,16 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST")
 		return
 	}
+	// Code inside can reach this route: it must not be able to hold the lock, or a request, by sending slowly.
+	body, err := readBody(w, r)
+	if err != nil {
+		refuse(http.StatusBadRequest, "invalid_argument", "reading the request failed: "+err.Error())
+		return
+	}
 	i.Gate.changing.Lock()
 	defer i.Gate.changing.Unlock()
 	if !i.Gate.Locked() {
 		refuse(http.StatusConflict, "already_initialized", "the sandbox has its identity; freeze it before giving it another")
-		return
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
-	if err != nil {
-		refuse(http.StatusBadRequest, "invalid_argument", "reading the request failed: "+err.Error())
 		return
 	}
 	var q initRequest
@@ -181,6 +182,17 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusInternalServerError
 	}
 	wire.WriteJSON(w, status, attestation)
+}
+
+// bodyLimit is how long a request of these routes may take to arrive.
+const bodyLimit = 10 * time.Second
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyLimit))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
+	_ = control.SetReadDeadline(time.Time{})
+	return body, err
 }
 
 func (q *initRequest) identity() *Identity {

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -65,6 +64,7 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST")
 		return
 	}
+	body, err := readBody(w, r)
 	i.Gate.changing.Lock()
 	defer i.Gate.changing.Unlock()
 	if !i.Gate.Locked() || i.Gate.Identity() != nil {
@@ -72,7 +72,6 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var q prepareRequest
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
 	if err == nil {
 		err = json.Unmarshal(body, &q)
 	}
