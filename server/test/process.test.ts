@@ -34,7 +34,12 @@ async function start(env: Record<string, string> = {}): Promise<ServerProcess> {
 
 const apiKey = (): string => readFileSync(join(stateDir, "api-key"), "utf8").trim();
 
-async function ask(server: ServerProcess, method: string, path: string, json?: unknown): Promise<{ status: number; body: Record<string, unknown> }> {
+async function ask(
+  server: ServerProcess,
+  method: string,
+  path: string,
+  json?: unknown,
+): Promise<{ status: number; body: Record<string, unknown> }> {
   const response = await fetch(`${server.url}${path}`, {
     method,
     headers: { authorization: `Bearer ${apiKey()}`, "content-type": "application/json" },
@@ -48,7 +53,11 @@ test("the first start writes an admin key for its owner alone, later ones keep i
   const key = apiKey();
   expect(key).toMatch(/^tp_[A-Za-z0-9]{40}$/);
   expect(statSync(join(stateDir, "api-key")).mode & 0o777).toBe(0o600);
-  expect(JSON.parse(readFileSync(join(stateDir, "run/server.json"), "utf8"))).toMatchObject({ pid: first.pid, url: first.url, start_time: expect.stringMatching(/^\d+$/) });
+  expect(JSON.parse(readFileSync(join(stateDir, "run/server.json"), "utf8"))).toMatchObject({
+    pid: first.pid,
+    url: first.url,
+    start_time: expect.stringMatching(/^\d+$/),
+  });
   const made = await ask(first, "POST", "/v1/sandboxes", { template: "base" });
   expect(made.status).toBe(201);
   const startedAt = Date.now();
@@ -58,19 +67,32 @@ test("the first start writes an admin key for its owner alone, later ones keep i
   expect(first.stderr()).not.toContain(key);
   const second = await start();
   expect(apiKey()).toBe(key);
-  expect(await ask(second, "GET", `/v1/sandboxes/${String(made.body["id"])}`)).toMatchObject({ status: 200, body: { state: "running" } });
+  expect(await ask(second, "GET", `/v1/sandboxes/${String(made.body["id"])}`)).toMatchObject({
+    status: 200,
+    body: { state: "running" },
+  });
 });
 
 test("a second server of the same state folder refuses to start and says which runs; a dead one's file does not stop it", async () => {
   const first = await start();
-  await expect(startServerProcess(host, stateDir)).rejects.toThrow(new RegExp(`runs already as pid ${first.pid}`));
+  await expect(startServerProcess(host, stateDir)).rejects.toThrow(
+    new RegExp(`runs already as pid ${first.pid}`),
+  );
   first.child.kill("SIGKILL");
   await first.exited;
   await start();
 });
 
 test("problems of the configuration are told all at once", async () => {
-  await expect(startServerProcess(host, stateDir, { TORPOR_LISTEN: "nowhere", TORPOR_HOST_TOKEN: "", TORPOR_RUN_AS: "root" })).rejects.toThrow(/TORPOR_LISTEN: must be host:port[^]*TORPOR_HOST_TOKEN: is required[^]*TORPOR_RUN_AS: must be uid:gid/);
+  await expect(
+    startServerProcess(host, stateDir, {
+      TORPOR_LISTEN: "nowhere",
+      TORPOR_HOST_TOKEN: "",
+      TORPOR_RUN_AS: "root",
+    }),
+  ).rejects.toThrow(
+    /TORPOR_LISTEN: must be host:port[^]*TORPOR_HOST_TOKEN: is required[^]*TORPOR_RUN_AS: must be uid:gid/,
+  );
 });
 
 test("a key file that holds something else stops the start instead of being overwritten", async () => {
@@ -78,35 +100,51 @@ test("a key file that holds something else stops the start instead of being over
   await expect(startServerProcess(host, stateDir)).rejects.toThrow(/does not hold a Torpor API key/);
 });
 
-test.runIf(process.getuid?.() === 0)("as root (left out for other users, who cannot change theirs) it becomes the user it is told to and goes on writing its store", async () => {
-  const server = await start({ TORPOR_RUN_AS: "65534:65534" });
-  const status = readFileSync(`/proc/${server.pid}/status`, "utf8");
-  expect(status).toMatch(/^Uid:\s+65534\s+65534\s+65534\s+65534$/m);
-  expect(status).toMatch(/^Gid:\s+65534\s+65534\s+65534\s+65534$/m);
-  expect(status).toMatch(/^Groups:\s*$/m);
-  expect((await ask(server, "POST", "/v1/keys", { name: "still writes" })).status).toBe(201);
-});
+test.runIf(process.getuid?.() === 0)(
+  "as root (left out for other users, who cannot change theirs) it becomes the user it is told to and goes on writing its store",
+  async () => {
+    const server = await start({ TORPOR_RUN_AS: "65534:65534" });
+    const status = readFileSync(`/proc/${server.pid}/status`, "utf8");
+    expect(status).toMatch(/^Uid:\s+65534\s+65534\s+65534\s+65534$/m);
+    expect(status).toMatch(/^Gid:\s+65534\s+65534\s+65534\s+65534$/m);
+    expect(status).toMatch(/^Groups:\s*$/m);
+    expect((await ask(server, "POST", "/v1/keys", { name: "still writes" })).status).toBe(201);
+  },
+);
 
 test("creates that a kill -9 cut off are finished or undone by the next server", async () => {
   const first = await start();
   host.fault({ on: /^PUT/, kind: "delay", delayMs: 400, times: 10 });
-  const asked = Array.from({ length: 20 }, () => ask(first, "POST", "/v1/sandboxes", { template: "base" }).catch(() => undefined));
+  const asked = Array.from({ length: 20 }, () =>
+    ask(first, "POST", "/v1/sandboxes", { template: "base" }).catch(() => undefined),
+  );
   await new Promise((resolve) => setTimeout(resolve, 300));
   first.child.kill("SIGKILL");
   const answered = (await Promise.all(asked)).filter((answer) => answer !== undefined);
   const second = await start();
   const deadline = Date.now() + 10_000;
   for (;;) {
-    const { items } = (await ask(second, "GET", "/v1/sandboxes?state=all&limit=100")).body as { items: { id: string; state: string }[] };
+    const { items } = (await ask(second, "GET", "/v1/sandboxes?state=all&limit=100")).body as {
+      items: { id: string; state: string }[];
+    };
     const live = new Set(host.liveMachines());
-    const agree = items.every(({ id, state }) => (state === "running" ? live.has(id) : state === "destroyed" && !live.has(id)) || state === "creating") && [...live].every((id) => items.some((item) => item.id === id));
+    const agree =
+      items.every(
+        ({ id, state }) =>
+          (state === "running" ? live.has(id) : state === "destroyed" && !live.has(id)) ||
+          state === "creating",
+      ) && [...live].every((id) => items.some((item) => item.id === id));
     const settled = items.every(({ state, id }) => state !== "creating" || !live.has(id));
     if (agree && settled) {
       // Whoever got an answer has a sandbox that works.
-      for (const { body } of answered) expect(items.find(({ id }) => id === body["id"])?.state).toBe("running");
+      for (const { body } of answered)
+        expect(items.find(({ id }) => id === body["id"])?.state).toBe("running");
       return;
     }
-    if (Date.now() > deadline) throw new Error(`records and machines disagree: ${JSON.stringify(items.map(({ id, state }) => [id, state, live.has(id)]))}`);
+    if (Date.now() > deadline)
+      throw new Error(
+        `records and machines disagree: ${JSON.stringify(items.map(({ id, state }) => [id, state, live.has(id)]))}`,
+      );
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
 }, 40_000);
@@ -120,13 +158,19 @@ test("256 MiB up and down leave the server's memory flat", async () => {
   const block = Buffer.alloc(MIB, "x");
   const upload = async (mebibytes: number): Promise<void> => {
     await new Promise<void>((resolve, reject) => {
-      const sent = request({ hostname, port, path, method: "PUT", headers: { ...headers, "content-length": mebibytes * MIB } }, (answer) => {
-        answer.resume();
-        answer.once("end", () => (answer.statusCode === 200 ? resolve() : reject(new Error(`answered ${answer.statusCode}`))));
-      });
+      const sent = request(
+        { hostname, port, path, method: "PUT", headers: { ...headers, "content-length": mebibytes * MIB } },
+        (answer) => {
+          answer.resume();
+          answer.once("end", () =>
+            answer.statusCode === 200 ? resolve() : reject(new Error(`answered ${answer.statusCode}`)),
+          );
+        },
+      );
       sent.once("error", reject);
       void (async () => {
-        for (let index = 0; index < mebibytes; index += 1) if (!sent.write(block)) await new Promise((go) => sent.once("drain", go));
+        for (let index = 0; index < mebibytes; index += 1)
+          if (!sent.write(block)) await new Promise((go) => sent.once("drain", go));
         sent.end();
       })();
     });

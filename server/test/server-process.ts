@@ -16,16 +16,37 @@ export interface ServerProcess {
 }
 
 /** Starts it and waits until it serves. @throws Error with its standard error when it ends instead. */
-export async function startServerProcess(host: FakeHost, stateDir: string, env: Record<string, string> = {}): Promise<ServerProcess> {
-  const child = spawn(process.execPath, ["--import", "tsx", "--conditions=source", fileURLToPath(new URL("../src/main.ts", import.meta.url))], {
-    cwd: fileURLToPath(new URL("..", import.meta.url)),
-    env: { PATH: process.env["PATH"], TORPOR_STATE_DIR: stateDir, TORPOR_LISTEN: "127.0.0.1:0", TORPOR_HOST_URL: host.url, TORPOR_HOST_TOKEN: host.token, ...env },
-    stdio: ["ignore", "pipe", "pipe"],
-  });
+export async function startServerProcess(
+  host: FakeHost,
+  stateDir: string,
+  env: Record<string, string> = {},
+): Promise<ServerProcess> {
+  const child = spawn(
+    process.execPath,
+    ["--import", "tsx", "--conditions=source", fileURLToPath(new URL("../src/main.ts", import.meta.url))],
+    {
+      cwd: fileURLToPath(new URL("..", import.meta.url)),
+      env: {
+        PATH: process.env["PATH"],
+        TORPOR_STATE_DIR: stateDir,
+        TORPOR_LISTEN: "127.0.0.1:0",
+        TORPOR_HOST_URL: host.url,
+        TORPOR_HOST_TOKEN: host.token,
+        ...env,
+      },
+      stdio: ["ignore", "pipe", "pipe"],
+    },
+  );
   let stderr = "";
   child.stderr.on("data", (chunk: Buffer) => (stderr = (stderr + String(chunk)).slice(-64_000)));
-  const exited = new Promise<{ code: number | null; signal: string | null }>((resolve) => child.once("exit", (code, signal) => resolve({ code, signal })));
-  const ready = new Promise<{ url: string; pid: number }>((resolve) => createInterface(child.stdout).once("line", (line) => resolve(JSON.parse(line) as { url: string; pid: number })));
+  const exited = new Promise<{ code: number | null; signal: string | null }>((resolve) =>
+    child.once("exit", (code, signal) => resolve({ code, signal })),
+  );
+  const ready = new Promise<{ url: string; pid: number }>((resolve) =>
+    createInterface(child.stdout).once("line", (line) =>
+      resolve(JSON.parse(line) as { url: string; pid: number }),
+    ),
+  );
   const first = await Promise.race([ready, exited]);
   if (!("url" in first)) throw new Error(`the server ended with ${first.code}: ${stderr}`);
   return {
@@ -34,6 +55,7 @@ export async function startServerProcess(host: FakeHost, stateDir: string, env: 
     pid: first.pid,
     exited,
     stderr: () => stderr,
-    residentBytes: () => Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${first.pid}/status`, "utf8"))?.[1]) * 1024,
+    residentBytes: () =>
+      Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${first.pid}/status`, "utf8"))?.[1]) * 1024,
   };
 }
