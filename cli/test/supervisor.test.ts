@@ -47,7 +47,7 @@ describe("the supervisor", () => {
   it("starts the host before the server, serves a status, and stops the server first, then drains the host", async () => {
     const instance = await start();
     expect(events).toEqual(["host started", "host ready", "server started", "server ready"]);
-    const status = await readStatus(it_.paths);
+    const status = await readStatus(it_.paths, it_.installation);
     expect(status).toMatchObject({
       driver: "gvisor",
       acceleration: "systrap",
@@ -57,7 +57,7 @@ describe("the supervisor", () => {
     expect(status.pids.host).toBe(readRunFile(it_.paths.hostFile)?.pid);
     await instance.stop({ drain: true });
     expect(it_.trace().slice(-3)).toEqual(["server TERM", "host POST /v1/drain", "host TERM"]);
-    await expect(readStatus(it_.paths)).rejects.toThrow(/no Torpor instance runs/);
+    await expect(readStatus(it_.paths, it_.installation)).rejects.toThrow(/no Torpor instance runs/);
     expect(supervisorOf(it_.paths.supervisorLock)).toBeNull();
   });
 
@@ -82,7 +82,7 @@ describe("the supervisor", () => {
       const now = readRunFile(it_.paths.serverFile);
       return now !== null && now.pid !== before?.pid && isAlive(now);
     }, "a new server");
-    expect((await readStatus(it_.paths)).healthy).toBe(true);
+    expect((await readStatus(it_.paths, it_.installation)).healthy).toBe(true);
   });
 
   it("says what the log says when the host cannot start, and leaves nothing running", async () => {
@@ -112,7 +112,7 @@ describe("the supervisor", () => {
         onEvent: () => {},
       }),
     ).rejects.toThrow(/already runs/);
-    expect((await readStatus(it_.paths)).healthy).toBe(true);
+    expect((await readStatus(it_.paths, it_.installation)).healthy).toBe(true);
   });
 
   it("takes over a lock whose holder is dead, even if its pid is in use again", async () => {
