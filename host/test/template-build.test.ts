@@ -80,7 +80,9 @@ real(
     expect(await read("etc/apt/sources.list.d/debian.sources")).toContain("bookworm");
     expect(await read("usr/local/lib/torpor/torpor-guest")).toBe("#!/bin/sh\n");
     expect((await stat(join(one.rootfsDir, "usr/local/lib/torpor/torpor-guest"))).mode & 0o7777).toBe(0o755);
-    for (const empty of ["tmp", "var/lib/apt/lists", "var/cache/apt", "var/log", "etc/torpor/on-restore.d"]) {
+    // Not quite empty, so that gVisor leaves it on disk.
+    expect(await readdir(join(one.rootfsDir, "tmp"))).toEqual([".torpor-on-disk"]);
+    for (const empty of ["var/lib/apt/lists", "var/cache/apt", "var/log", "etc/torpor/on-restore.d"]) {
       expect(await readdir(join(one.rootfsDir, empty)), empty).toEqual([]);
     }
     expect(await readdir(join(one.rootfsDir, "etc/dpkg/dpkg.cfg.d"))).toEqual(["torpor-paths"]);
