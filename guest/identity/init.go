@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"torpor/guest/account"
 	"torpor/guest/reaper"
+	"torpor/guest/service"
 	"torpor/guest/wire"
 )
 
@@ -31,6 +33,8 @@ type Initializer struct {
 	CloseStreams func(*http.Request)
 	// WarmUp runs a command the way clients do and waits until its shell is replaced.
 	WarmUp func()
+	// StartServices starts what the template declares and waits until it serves.
+	StartServices func(context.Context, []service.Spec) error
 
 	presetsMu sync.Mutex
 	presets   Presets
@@ -302,6 +306,16 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 			return done, "replaced"
 		}
 		return done, "reseeded at each use"
+	})
+	step("processes", true, func() (string, string) {
+		detail, err := i.Platform.reseed(q.EntropyBase64, q.Generation, q.SandboxID, id.Env, reseedLimit)
+		switch {
+		case err != nil:
+			return failed, err.Error()
+		case detail == "":
+			return notNeeded, ""
+		}
+		return done, detail
 	})
 	step("on_restore_hooks", true, func() (string, string) {
 		results := runner{i.Reaper}.runFolder(i.Platform.path("/etc/torpor/on-restore.d"), hookEnv(id), restoreHookLimit)

@@ -1,12 +1,15 @@
 package identity
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"torpor/guest/service"
 	"torpor/guest/wire"
 )
 
@@ -19,6 +22,9 @@ type prepareRequest struct {
 	DefaultUser    string            `json:"default_user"`
 	DefaultWorkdir string            `json:"default_workdir"`
 	PidsLimit      int               `json:"pids_limit"`
+	// Services are started, and waited for at most ServicesTimeoutMs (0: 60 s).
+	Services          []service.Spec `json:"services"`
+	ServicesTimeoutMs int64          `json:"services_timeout_ms"`
 }
 
 // preparation is what has been done ahead for the first init of this copy.
@@ -102,7 +108,16 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 		i.presetsMu.Unlock()
 		i.RefitShells()
 	}
+	if len(q.Services) > 0 {
+		if err := i.startServices(q); err != nil {
+			return err
+		}
+	}
 	if len(q.EntropyBase64) > 0 {
+		// Init does it again with its own bytes; the pages it then needs are in memory by this.
+		if _, err := i.Platform.reseed(q.EntropyBase64, 0, "", i.Presets().Env, reseedLimit); err != nil {
+			return err
+		}
 		if err := i.Platform.AddEntropy(q.EntropyBase64); err != nil && err != ErrHostRandom {
 			return err
 		}
@@ -135,4 +150,20 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 	}
 	i.WarmUp()
 	return nil
+}
+
+// servicesLimitDefault is how long services may take to come up; a cold Python in a busy machine takes seconds.
+const servicesLimitDefault = 60 * time.Second
+
+func (i *Initializer) startServices(q *prepareRequest) error {
+	if err := i.Platform.makeReseedFolder(); err != nil {
+		return err
+	}
+	limit := time.Duration(q.ServicesTimeoutMs) * time.Millisecond
+	if limit <= 0 {
+		limit = servicesLimitDefault
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return i.StartServices(ctx, q.Services)
 }
