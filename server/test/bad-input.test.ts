@@ -203,6 +203,10 @@ describe("an exec with", () => {
     [{ cmd: "true", timeout_seconds: "1" }, /timeout_seconds must be a number/],
     [{ cmd: "true", max_output_bytes: -1 }, /max_output_bytes must be at least 0/],
     [{ cmd: "true", user: "Robert'); DROP" }, /user must be a user name/],
+    [
+      { cmd: "true", stdin: "x", keep_stdin_open: true },
+      /keep_stdin_open cannot be used together with stdin/,
+    ],
     [{ cmd: "true", command: "x" }, /command is not a field/],
     [{ cmd: "true", cwd: "/nowhere" }, /cwd '\/nowhere' does not exist/],
     [{ cmd: "true", user: "nobody-here" }, /invalid username/],

@@ -295,7 +295,34 @@ describe("when the sandbox dies", () => {
 });
 
 describe("a process", () => {
-  test("takes input in pieces, is closed and signalled by pid and by exec id", async () => {
+  test("with keep_stdin_open takes input piece by piece until it is closed", async () => {
+    const started = await world.exec(id, {
+      cmd: "cat; echo closed",
+      keep_stdin_open: true,
+      background: true,
+    });
+    const path = `/v1/sandboxes/${id}/processes/${String(started.body["exec_id"])}`;
+    const bytes = Buffer.alloc(100_000, "ü");
+    expect((await world.call("POST", `${path}/stdin`, { body: bytes })).body).toEqual({
+      bytes: 100_000,
+      closed: false,
+    });
+    const last = await world.call("POST", `${path}/stdin?close=true`, {
+      body: "end\n",
+      headers: { "idempotency-key": "in" },
+    });
+    expect(last).toMatchObject({ status: 200, body: { bytes: 4, closed: true } });
+    const output = (await world.call("GET", `${path}/output`)).text
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line) as ExecEvent);
+    const written = Buffer.concat(
+      output.flatMap((event) => (event.type === "stdout" ? [Buffer.from(event.data, "base64")] : [])),
+    );
+    expect(written.equals(Buffer.concat([bytes, Buffer.from("end\nclosed\n")]))).toBe(true);
+  });
+
+  test("is followed and signalled by pid and by exec id, and a missing one is told", async () => {
     const events = stream({ cmd: "cat; sleep 60", background: true, timeout_seconds: 100 });
     await eventually(() =>
       [...world.guest(id).running.values()].some(
@@ -306,8 +333,6 @@ describe("a process", () => {
       ({ request: { process } }) => process.args.at(-1) === "cat; sleep 60",
     );
     const path = `/v1/sandboxes/${id}/processes`;
-    // Without stdin in the exec request, standard input is closed from the start.
-    await world.call("POST", `${path}/${running?.execId}/stdin`, { body: "x" });
     expect(
       await world.call("POST", `${path}/${running?.pid}/signal`, { json: { signal: "KILL" } }),
     ).toMatchObject({ status: 200, body: { signal: "SIGKILL" } });

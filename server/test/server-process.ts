@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
+import type { Scope } from "@torpor/base";
 import type { FakeHost } from "./fake-host.ts";
 
 /** The real `main.ts` as a process of its own, before a fake host. */
@@ -15,8 +16,9 @@ export interface ServerProcess {
   residentBytes(): number;
 }
 
-/** Starts it and waits until it serves. @throws Error with its standard error when it ends instead. */
+/** Starts it, to be killed with `scope`, and waits until it serves. @throws Error with its standard error when it ends instead. */
 export async function startServerProcess(
+  scope: Scope,
   host: FakeHost,
   stateDir: string,
   env: Record<string, string> = {},
@@ -37,11 +39,15 @@ export async function startServerProcess(
       stdio: ["ignore", "pipe", "pipe"],
     },
   );
-  let stderr = "";
-  child.stderr.on("data", (chunk: Buffer) => (stderr = (stderr + String(chunk)).slice(-64_000)));
   const exited = new Promise<{ code: number | null; signal: string | null }>((resolve) =>
     child.once("exit", (code, signal) => resolve({ code, signal })),
   );
+  scope.defer(async () => {
+    child.kill("SIGKILL");
+    await exited;
+  });
+  let stderr = "";
+  child.stderr.on("data", (chunk: Buffer) => (stderr = (stderr + String(chunk)).slice(-64_000)));
   const ready = new Promise<{ url: string; pid: number }>((resolve) =>
     createInterface(child.stdout).once("line", (line) =>
       resolve(JSON.parse(line) as { url: string; pid: number }),

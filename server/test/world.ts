@@ -144,7 +144,7 @@ export class World implements AsyncDisposable {
 }
 
 /** Waits until `check` holds, asking often; fails after `withinMs`. */
-export async function eventually(check: () => boolean | Promise<boolean>, withinMs = 5_000): Promise<void> {
+export async function eventually(check: () => boolean | Promise<boolean>, withinMs = 15_000): Promise<void> {
   const until = Date.now() + withinMs;
   while (!(await check())) {
     if (Date.now() > until) throw new Error(`did not become true within ${withinMs} ms: ${check.toString()}`);

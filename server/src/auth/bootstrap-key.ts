@@ -17,7 +17,7 @@ import type { KeyStore } from "../store/key-store.ts";
 import { apiKeyPrefix, hashApiKey, isApiKey, newApiKey } from "./authenticator.ts";
 
 /** The one account there is until there are several. Also the tenant of what names none. */
-export const DEFAULT_ACCOUNT = "default";
+const DEFAULT_ACCOUNT = "default";
 
 /**
  * Makes sure that the key in `file` is an admin key of this store: written on the first start, found on later ones.

@@ -21,5 +21,5 @@ export function startRequest(request: ExecRequest, execId: string): StartRequest
   };
   if (request.user !== undefined) torpor.user = request.user;
   if (request.stdin !== undefined) torpor.stdin = Buffer.from(request.stdin, "utf8").toString("base64");
-  return { process, stdin: request.stdin !== undefined, torpor };
+  return { process, stdin: request.stdin !== undefined || request.keep_stdin_open, torpor };
 }

@@ -22,7 +22,7 @@ export type ExecProgress =
   | { type: "ended"; end: ExecEnd };
 
 /** How it ended, without the output. */
-export type ExecEnd = Pick<ExecResult, "exit_code" | "signal" | "outcome" | "duration_ms" | "message"> & {
+type ExecEnd = Pick<ExecResult, "exit_code" | "signal" | "outcome" | "duration_ms" | "message"> & {
   /** Null when the guest could not tell any more. */
   totals: Pick<
     ProcessEndExtension,

@@ -154,4 +154,4 @@ function letFinish(answer: IncomingMessage): void {
 }
 
 /** A stream that broke off: the sandbox, its host or the way between them failed. */
-export class BrokenStream extends Error {}
+class BrokenStream extends Error {}

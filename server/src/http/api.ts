@@ -19,7 +19,7 @@ import { parseJson, readBody } from "./read-body.ts";
 type Method = "get" | "post" | "put" | "patch" | "delete";
 
 /** What the reference says of one possible answer. */
-export interface DocumentedAnswer {
+interface DocumentedAnswer {
   description: string;
   schema?: z.ZodType;
   /** Default `application/json`. */

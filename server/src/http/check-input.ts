@@ -1,7 +1,7 @@
 import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
 
-export interface InputIssue {
+interface InputIssue {
   /** Dotted path of the field, empty for the whole. */
   path: string;
   message: string;

@@ -48,6 +48,7 @@ export function addExecRoutes(deps: RouteDeps): void {
       },
     },
     async (call) => {
+      refuseTwoInputs(call.body);
       const { record, host } = await deps.sandboxes.requireRunning(call.caller.scope, call.param("id"));
       deps.activity.note(record);
       const target: ExecTarget = { record, host };
@@ -58,6 +59,18 @@ export function addExecRoutes(deps: RouteDeps): void {
       } finally {
         deps.activity.note(record);
       }
+    },
+  );
+}
+
+function refuseTwoInputs(request: ExecRequest): void {
+  if (request.stdin === undefined || !request.keep_stdin_open) return;
+  const message = "cannot be used together with stdin, which closes standard input after it";
+  throw new CodedError(
+    "invalid_request",
+    `keep_stdin_open ${message}; write the text with POST .../processes/{pid}/stdin instead`,
+    {
+      details: { issues: [{ path: "keep_stdin_open", message }] },
     },
   );
 }

@@ -21,7 +21,7 @@ const cells = z.coerce
   .max(1_000);
 
 /** Query of the terminal's WebSocket. */
-export const terminalQuery = z.strictObject({
+const terminalQuery = z.strictObject({
   cols: cells.default(80),
   rows: cells.default(24),
   cmd: z
