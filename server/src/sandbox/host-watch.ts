@@ -130,17 +130,17 @@ export class HostWatch {
     after: number,
     waitMs: number,
   ): Promise<{ events: HostEvent[]; lastSeq: number } | "woken"> {
-    if (this.#wake.signal.aborted) this.#wake = new AbortController();
+    if (this.#closing.signal.aborted) return "woken";
+    if (this.#wake.signal.aborted) {
+      this.#wake = new AbortController();
+      return "woken"; // asked for while the last turn was still under way
+    }
     const wake = this.#wake.signal;
     try {
-      const { events, last_seq } = await host.client.events(
-        after,
-        waitMs,
-        AbortSignal.any([wake, this.#closing.signal]),
-      );
+      const { events, last_seq } = await host.client.events(after, waitMs, wake);
       return { events, lastSeq: last_seq };
     } catch (error) {
-      if (wake.aborted || this.#closing.signal.aborted) return "woken";
+      if (wake.aborted) return "woken";
       throw error;
     }
   }
