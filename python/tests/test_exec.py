@@ -278,12 +278,16 @@ class Exec(unittest.TestCase):
 
         self.server.on("GET", "/v1/sandboxes/{id}/processes/b1/output", output)
         self.server.on_json("POST", "/v1/sandboxes/{id}/processes/b1/signal", 200, {"signal": "SIGTERM"})
-        command = self.sandbox.start("server", env={"P": "1"})
+        command = self.sandbox.start("server", env={"P": "1"}, keep_stdin_open=True)
         self.assertEqual((command.exec_id, command.pid), ("b1", 42))
-        self.assertEqual(self.sent(), {"cmd": "server", "env": {"P": "1"}, "timeout_seconds": 86400, "background": True})
+        self.assertEqual(self.sent(), {"cmd": "server", "env": {"P": "1"}, "timeout_seconds": 86400, "background": True, "keep_stdin_open": True})
         self.assertEqual(command.wait().stdout, "served")
         with self.assertRaises(torpor.CommandError):
             command.wait(check=True)
+        self.server.on_json("POST", "/v1/sandboxes/{id}/processes/b1/stdin", 200, {"bytes": 3, "closed": True})
+        command.write_stdin("é\n", close=True)
+        written = self.server.calls_to("POST", "/stdin")[0]
+        self.assertEqual((written["body"], written["query"]), ("é\n".encode(), {"close": "true"}))
         self.assertTrue(command.kill("SIGTERM"))
         self.server.on("POST", "/v1/sandboxes/{id}/processes/b1/signal", lambda call: call.send_failure(404, "process_not_found"))
         self.assertFalse(self.sandbox.kill("b1"))

@@ -191,11 +191,15 @@ class SandboxExecution(SandboxResource):
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
         stdin: Optional[str] = None,
+        keep_stdin_open: bool = False,
         timeout_seconds: Optional[float] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
     ) -> BackgroundCommand:
-        """Starts a command that goes on without us; its `timeout_seconds` is 86,400 (a day) when not given."""
+        """Starts a command that goes on without us; its `timeout_seconds` is 86,400 (a day) when not given.
+
+        `keep_stdin_open`: its standard input takes what `write_stdin` is given; not together with `stdin`.
+        """
         fields = command_fields(
             cmd,
             cwd=cwd,
@@ -205,6 +209,8 @@ class SandboxExecution(SandboxResource):
             timeout_seconds=timeout_seconds,
             max_output_bytes=None,
         )
+        # Left out unless wanted, so that a server that does not know it is not asked for it.
+        fields["keep_stdin_open"] = keep_stdin_open or None
         call = {"idempotency_key": idempotency_key, "call_timeout_seconds": call_timeout_seconds}
         return self._commands.start(fields, call)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Dict, Literal, Mapping, Optional, Type, Union
+from typing import Any, Dict, Literal, Mapping, Optional, Sequence, Type, Union
 
 from ._create_request import CREATE_SECONDS, MaybeSeconds, create_body, create_sandbox
 from ._error_answers import error_from_fields
@@ -201,7 +201,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
     def list(
         cls,
         *,
-        state: Optional[str] = None,
+        state: Union[str, Sequence[str], None] = None,
         tenant: Optional[str] = None,
         template: Optional[str] = None,
         metadata: Optional[Mapping[str, str]] = None,
@@ -213,12 +213,12 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
     ) -> PagedList["Sandbox"]:
         """Sandboxes that meet all conditions, the newest first, fetched page by page as they are iterated.
 
-        `state`: one, several separated by commas, or `all`; default all but `destroyed`. `metadata`: all of these
+        `state`: one, several, or `all`; default all but `destroyed`. `metadata`: all of these
         labels. `page_size`: default 50, at most 200.
         """
         transport = transport_of(client, url, api_key)
         filters: Dict[str, QueryValue] = {
-            "state": state,
+            "state": state if state is None or isinstance(state, str) else ",".join(state),
             "tenant": tenant,
             "template": template,
             "limit": page_size,
