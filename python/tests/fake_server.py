@@ -73,7 +73,13 @@ class Call(BaseHTTPRequestHandler):
 
     def send_failure(self, status: int, code: str, message: str = "it failed", **more: Any) -> None:
         headers = more.pop("headers", {})
-        error = {"code": code, "message": message, "details": {}, "request_id": "req-in-body", "retryable": False}
+        error = {
+            "code": code,
+            "message": message,
+            "details": {},
+            "request_id": "req-in-body",
+            "retryable": False,
+        }
         self.send_json(status, {"error": {**error, **more}}, headers)
 
     def begin_chunked(self, content_type: str = "application/x-ndjson") -> None:
@@ -113,7 +119,11 @@ class Call(BaseHTTPRequestHandler):
             fake.calls.append(self.record)
             self.number = len(fake.calls)
             found = next(
-                (act for method, pattern, act in fake.routes if method == self.command and pattern.fullmatch(self.path_only)),
+                (
+                    act
+                    for method, pattern, act in fake.routes
+                    if method == self.command and pattern.fullmatch(self.path_only)
+                ),
                 None,
             )
         try:

@@ -40,7 +40,13 @@ class RunCode(unittest.TestCase):
             {"type": "number_of_executions", "execution_count": 3},
         )
         pieces: List[Any] = []
-        execution = self.sandbox.run_code("6 * 7", timeout_seconds=5, on_stdout=pieces.append, on_stderr=pieces.append, on_result=lambda result: pieces.append(result.png))
+        execution = self.sandbox.run_code(
+            "6 * 7",
+            timeout_seconds=5,
+            on_stdout=pieces.append,
+            on_stderr=pieces.append,
+            on_result=lambda result: pieces.append(result.png),
+        )
         self.assertEqual((execution.stdout, execution.stderr, execution.text), ("ab", "w", "42"))
         self.assertEqual(execution.results[1].data, {"x": [1]})
         self.assertEqual((execution.error, execution.execution_count, execution.truncated), (None, 3, False))
@@ -51,7 +57,10 @@ class RunCode(unittest.TestCase):
         self.stream({"type": "error", "name": "ValueError", "value": "no", "traceback": ["line 1", "line 2"]})
         execution = self.sandbox.run_code("raise ValueError('no')", language="python")
         assert execution.error is not None
-        self.assertEqual((execution.error.name, execution.error.value, execution.error.traceback), ("ValueError", "no", "line 1\nline 2"))
+        self.assertEqual(
+            (execution.error.name, execution.error.value, execution.error.traceback),
+            ("ValueError", "no", "line 1\nline 2"),
+        )
 
     def test_a_failure_of_the_sandbox_is_an_error(self) -> None:
         self.stream({"error": {"code": "sandbox_ended", "message": "gone"}})

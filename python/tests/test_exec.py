@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import json
+import signal
 import threading
+import time
 import unittest
 from typing import Any, List
 
@@ -33,12 +35,12 @@ class Exec(unittest.TestCase):
         self.server.on("POST", "/v1/sandboxes/{id}/exec", send)
 
     def sent(self) -> Any:
-        import json
-
         return json.loads(self.server.calls_to("POST", "/exec")[-1]["body"])
 
     def test_gives_the_whole_result(self) -> None:
-        self.answer(stdout="out\n", stderr="err\n", exit_code=3, stdout_bytes=4, stderr_bytes=4, duration_ms=12.5)
+        self.answer(
+            stdout="out\n", stderr="err\n", exit_code=3, stdout_bytes=4, stderr_bytes=4, duration_ms=12.5
+        )
         result = self.sandbox.exec("make", timeout_seconds=60)
         self.assertEqual((result.stdout, result.stderr, result.exit_code), ("out\n", "err\n", 3))
         self.assertEqual((result.outcome, result.signal, result.truncated), ("exited", None, False))
@@ -48,7 +50,13 @@ class Exec(unittest.TestCase):
     def test_sends_every_option_by_its_wire_name(self) -> None:
         self.answer()
         self.sandbox.exec(
-            ("ls", "-l"), cwd="/tmp", env={"A": "b"}, user="root", stdin="in", timeout_seconds=1.5, max_output_bytes=10
+            ("ls", "-l"),
+            cwd="/tmp",
+            env={"A": "b"},
+            user="root",
+            stdin="in",
+            timeout_seconds=1.5,
+            max_output_bytes=10,
         )
         self.assertEqual(
             self.sent(),
@@ -133,7 +141,9 @@ class Exec(unittest.TestCase):
         text = "aé漢😀z"
         data = text.encode()
         pieces: List[str] = []
-        self.stream(*({"type": "stdout", "data": encoded(data[i : i + 1])} for i in range(len(data))), exec_end_line())
+        self.stream(
+            *({"type": "stdout", "data": encoded(data[i : i + 1])} for i in range(len(data))), exec_end_line()
+        )
         result = self.sandbox.exec("x", on_stdout=pieces.append)
         self.assertEqual(("".join(pieces), result.stdout), (text, text))
         self.assertNotIn("\ufffd", "".join(pieces))
@@ -158,7 +168,9 @@ class Exec(unittest.TestCase):
         self.assertEqual(len({call["connection"] for call in self.server.calls}), 1)
 
     def test_output_beyond_the_limit_is_dropped_and_said_so(self) -> None:
-        self.stream(*({"type": "stdout", "data": encoded("é".encode() * 500)} for _ in range(4)), exec_end_line())
+        self.stream(
+            *({"type": "stdout", "data": encoded("é".encode() * 500)} for _ in range(4)), exec_end_line()
+        )
         count: List[int] = []
         result = self.sandbox.exec("x", max_output_bytes=1001, on_stdout=lambda text: count.append(len(text)))
         self.assertEqual((result.stdout, result.truncated, sum(count)), ("é" * 500, True, 2000))
@@ -184,7 +196,13 @@ class Exec(unittest.TestCase):
 
     def test_an_error_in_the_middle_and_nonsense_are_typed_errors(self) -> None:
         for line, expected in (
-            ({"type": "error", "error": {"code": "sandbox_ended", "message": "gone", "details": {"reason": "oom"}}}, torpor.SandboxEndedError),
+            (
+                {
+                    "type": "error",
+                    "error": {"code": "sandbox_ended", "message": "gone", "details": {"reason": "oom"}},
+                },
+                torpor.SandboxEndedError,
+            ),
             ([1, 2], torpor.TorporError),
             ({"type": "stdout", "data": "no base64!"}, torpor.TorporError),
             ({"type": "stdout", "data": 7}, torpor.TorporError),
@@ -244,6 +262,25 @@ class Exec(unittest.TestCase):
                 leave()
                 self.assertTrue(left.wait(5), "the server still sees the client")
 
+    @unittest.skipUnless(hasattr(signal, "pthread_kill"), "this system has no signals for threads")
+    def test_an_interrupt_ends_the_call_and_the_connection(self) -> None:
+        left = threading.Event()
+
+        def wait(call: Call) -> None:
+            call.body()
+            if call.wait_for_client_to_leave():
+                left.set()
+
+        self.server.on("POST", "/v1/sandboxes/{id}/exec", wait)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        timer = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt):
+            self.sandbox.exec("sleep 100")
+        self.assertTrue(left.wait(5))
+        timer.join()
+
     def test_another_thread_can_end_a_stream(self) -> None:
         def send(call: Call) -> None:
             call.body()
@@ -265,7 +302,9 @@ class Exec(unittest.TestCase):
     def test_a_long_command_is_read_as_a_stream(self) -> None:
         self.stream(exec_end_line(exit_code=0))
         self.assertEqual(self.sandbox.exec("x", timeout_seconds=3600).exit_code, 0)
-        self.assertEqual(self.server.calls_to("POST", "/exec")[-1]["headers"]["accept"], "application/x-ndjson")
+        self.assertEqual(
+            self.server.calls_to("POST", "/exec")[-1]["headers"]["accept"], "application/x-ndjson"
+        )
 
     def test_a_background_command_is_started_followed_and_killed(self) -> None:
         self.server.on_json("POST", "/v1/sandboxes/{id}/exec", 202, {"exec_id": "b1", "pid": 42})
@@ -280,20 +319,44 @@ class Exec(unittest.TestCase):
         self.server.on_json("POST", "/v1/sandboxes/{id}/processes/b1/signal", 200, {"signal": "SIGTERM"})
         command = self.sandbox.start("server", env={"P": "1"}, keep_stdin_open=True)
         self.assertEqual((command.exec_id, command.pid), ("b1", 42))
-        self.assertEqual(self.sent(), {"cmd": "server", "env": {"P": "1"}, "timeout_seconds": 86400, "background": True, "keep_stdin_open": True})
+        self.assertEqual(
+            self.sent(),
+            {
+                "cmd": "server",
+                "env": {"P": "1"},
+                "timeout_seconds": 86400,
+                "background": True,
+                "keep_stdin_open": True,
+            },
+        )
         self.assertEqual(command.wait().stdout, "served")
         with self.assertRaises(torpor.CommandError):
             command.wait(check=True)
-        self.server.on_json("POST", "/v1/sandboxes/{id}/processes/b1/stdin", 200, {"bytes": 3, "closed": True})
+        self.server.on_json(
+            "POST", "/v1/sandboxes/{id}/processes/b1/stdin", 200, {"bytes": 3, "closed": True}
+        )
         command.write_stdin("é\n", close=True)
         written = self.server.calls_to("POST", "/stdin")[0]
         self.assertEqual((written["body"], written["query"]), ("é\n".encode(), {"close": "true"}))
         self.assertTrue(command.kill("SIGTERM"))
-        self.server.on("POST", "/v1/sandboxes/{id}/processes/b1/signal", lambda call: call.send_failure(404, "process_not_found"))
+        self.server.on(
+            "POST",
+            "/v1/sandboxes/{id}/processes/b1/signal",
+            lambda call: call.send_failure(404, "process_not_found"),
+        )
         self.assertFalse(self.sandbox.kill("b1"))
 
     def test_processes_are_listed(self) -> None:
-        process = {"pid": 3, "exec_id": "b1", "cmd": "bash", "args": ["-l"], "cwd": "/", "user": "user", "tag": None, "started_at": "2026-11-29T16:00:00Z"}
+        process = {
+            "pid": 3,
+            "exec_id": "b1",
+            "cmd": "bash",
+            "args": ["-l"],
+            "cwd": "/",
+            "user": "user",
+            "tag": None,
+            "started_at": "2026-11-29T16:00:00Z",
+        }
         self.server.on_json("GET", "/v1/sandboxes/{id}/processes", 200, {"items": [process]})
         [listed] = self.sandbox.processes()
         self.assertEqual((listed.pid, listed.exec_id, listed.args), (3, "b1", ["-l"]))

@@ -18,7 +18,9 @@ _DESCRIPTION = Path(__file__).parents[2] / "docs" / "openapi.json"
 _UNCLASSED = {"internal", "client_closed_request"}
 
 
-@unittest.skipUnless(_DESCRIPTION.is_file(), "docs/openapi.json is not there: this is not a checkout of Torpor")
+@unittest.skipUnless(
+    _DESCRIPTION.is_file(), "docs/openapi.json is not there: this is not a checkout of Torpor"
+)
 class OpenApi(unittest.TestCase):
     description: Dict[str, Any] = {}
 

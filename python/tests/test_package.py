@@ -51,7 +51,13 @@ class Package(unittest.TestCase):
         self.assertEqual(sorted(set(torpor.__all__)), torpor.__all__)
 
     def test_every_public_method_says_what_it_does(self) -> None:
-        for holder in (torpor.Sandbox, torpor.SandboxFilesystem, torpor.Torpor, torpor.Templates, torpor.ExecStream):
+        for holder in (
+            torpor.Sandbox,
+            torpor.SandboxFilesystem,
+            torpor.Torpor,
+            torpor.Templates,
+            torpor.ExecStream,
+        ):
             for name, member in inspect.getmembers(holder, inspect.isroutine):
                 if not name.startswith("_"):
                     self.assertTrue(inspect.getdoc(member), f"{holder.__name__}.{name}")
@@ -69,10 +75,30 @@ class Package(unittest.TestCase):
             subprocess.run(["cp", "-r", str(ROOT), source], check=True)
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
             for argv in (
-                [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation", "--no-deps", source],
-                [python, "-c", "import torpor, os; assert 'site-packages' in torpor.__file__; open(os.path.join(os.path.dirname(torpor.__file__), 'py.typed'))"],
+                [
+                    python,
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--no-index",
+                    "--no-build-isolation",
+                    "--no-deps",
+                    source,
+                ],
+                [
+                    python,
+                    "-c",
+                    "import os, torpor; where = os.path.dirname(torpor.__file__); "
+                    "assert 'site-packages' in where; os.stat(os.path.join(where, 'py.typed'))",
+                ],
             ):
                 done = subprocess.run(
-                    argv, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
+                    argv,
+                    cwd=folder,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    timeout=300,
                 )
                 self.assertEqual(done.returncode, 0, done.stdout.decode("utf-8", "replace"))

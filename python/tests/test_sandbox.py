@@ -74,8 +74,17 @@ class Life(SandboxCase):
         )
 
     def test_none_is_no_limit_for_a_clock_and_left_out_elsewhere(self) -> None:
-        Sandbox.create(client=self.client, ttl_seconds=None, idle_timeout_seconds=None, retention_seconds=None, tenant=None, cpu=None)
-        self.assertEqual(self.sent(), {"ttl_seconds": None, "idle_timeout_seconds": None, "retention_seconds": None})
+        Sandbox.create(
+            client=self.client,
+            ttl_seconds=None,
+            idle_timeout_seconds=None,
+            retention_seconds=None,
+            tenant=None,
+            cpu=None,
+        )
+        self.assertEqual(
+            self.sent(), {"ttl_seconds": None, "idle_timeout_seconds": None, "retention_seconds": None}
+        )
 
     def test_what_json_cannot_carry_is_refused_by_name(self) -> None:
         for name, options in (
@@ -117,7 +126,9 @@ class Life(SandboxCase):
         self.assertTrue(sandbox.destroy())
 
     def test_the_block_s_own_error_is_not_hidden_by_a_failed_destroy(self) -> None:
-        self.server.on("DELETE", "/v1/sandboxes/{id}", lambda call: call.send_failure(500, "internal", "destroy failed"))
+        self.server.on(
+            "DELETE", "/v1/sandboxes/{id}", lambda call: call.send_failure(500, "internal", "destroy failed")
+        )
         with self.assertRaises(KeyError), Sandbox.create(client=self.client):
             raise KeyError
         with self.assertRaisesRegex(torpor.TorporError, "destroy failed"), Sandbox.create(client=self.client):
@@ -135,7 +146,9 @@ class Life(SandboxCase):
             self.assertIs(sandbox.destroy(), False)
         self.server.with_sandbox()
         sandbox = Sandbox.create(client=self.client)
-        self.server.on_json("DELETE", "/v1/sandboxes/{id}", 200, sandbox_wire(state="destroyed", reason="ttl_expired"))
+        self.server.on_json(
+            "DELETE", "/v1/sandboxes/{id}", 200, sandbox_wire(state="destroyed", reason="ttl_expired")
+        )
         self.assertIs(sandbox.destroy(), False)
 
     def test_a_create_that_runs_out_of_time_is_undone(self) -> None:
@@ -157,7 +170,9 @@ class Life(SandboxCase):
         with self.assertRaises(torpor.TimeoutError):
             Sandbox.create(client=self.client, call_timeout_seconds=0.2)
         self.assertTrue(undone.wait(10))
-        first, second = (call["headers"]["idempotency-key"] for call in self.server.calls_to("POST", "/sandboxes"))
+        first, second = (
+            call["headers"]["idempotency-key"] for call in self.server.calls_to("POST", "/sandboxes")
+        )
         self.assertEqual(first, second)
         slow.clear()
         undone.clear()
@@ -170,7 +185,9 @@ class Life(SandboxCase):
 
         def send(call: Call) -> None:
             numbers, cursor = pages[call.query.get("cursor", "")]
-            call.send_json(200, {"items": [sandbox_wire(name=str(number)) for number in numbers], "next_cursor": cursor})
+            call.send_json(
+                200, {"items": [sandbox_wire(name=str(number)) for number in numbers], "next_cursor": cursor}
+            )
 
         self.server.on("GET", "/v1/sandboxes", send)
         listed = Sandbox.list(client=self.client, state="running", metadata={"a&b": "c d"}, page_size=2)
@@ -178,7 +195,9 @@ class Life(SandboxCase):
         self.assertEqual([sandbox.info.name for sandbox in listed], ["1", "2", "3"])
         self.assertEqual([len(page.items) for page in listed.pages()], [2, 1, 0])
         self.assertEqual(listed.page("c1").next_cursor, "c2")
-        self.assertEqual(self.server.calls[0]["query"], {"state": "running", "metadata.a&b": "c d", "limit": "2"})
+        self.assertEqual(
+            self.server.calls[0]["query"], {"state": "running", "metadata.a&b": "c d", "limit": "2"}
+        )
 
     def test_a_list_that_would_never_end_is_an_error(self) -> None:
         self.server.on_json("GET", "/v1/sandboxes", 200, {"items": [], "next_cursor": "same"})
@@ -189,18 +208,27 @@ class Life(SandboxCase):
             list(Sandbox.list(client=self.client))
 
     def test_set_ttl_moves_the_deadline(self) -> None:
-        self.server.on_json("PATCH", "/v1/sandboxes/{id}/lifecycle", 200, sandbox_wire(expires_at="2026-11-29T17:00:00+01:00"))
+        self.server.on_json(
+            "PATCH", "/v1/sandboxes/{id}/lifecycle", 200, sandbox_wire(expires_at="2026-11-29T17:00:00+01:00")
+        )
         sandbox = Sandbox.create(client=self.client)
         self.assertEqual(sandbox.set_ttl(60).expires_at, datetime(2026, 11, 29, 16, 0, tzinfo=timezone.utc))
         self.assertEqual(self.sent("PATCH", "/lifecycle"), {"ttl_seconds": 60})
         sandbox.set_ttl(None)
         self.assertEqual(self.sent("PATCH", "/lifecycle"), {"ttl_seconds": None})
         sandbox.set_lifecycle(idle_timeout_seconds=None, on_idle="none", auto_wake=False)
-        self.assertEqual(self.sent("PATCH", "/lifecycle"), {"idle_timeout_seconds": None, "on_idle": "none", "auto_wake": False})
+        self.assertEqual(
+            self.sent("PATCH", "/lifecycle"),
+            {"idle_timeout_seconds": None, "on_idle": "none", "auto_wake": False},
+        )
 
     def test_work_in_an_ended_sandbox_says_why_it_ended(self) -> None:
         sandbox = Sandbox.create(client=self.client)
-        self.server.on("POST", "/v1/sandboxes/{id}/exec", lambda call: call.send_failure(410, "sandbox_ended", details={"reason": "oom"}))
+        self.server.on(
+            "POST",
+            "/v1/sandboxes/{id}/exec",
+            lambda call: call.send_failure(410, "sandbox_ended", details={"reason": "oom"}),
+        )
         with self.assertRaises(torpor.SandboxEndedError) as caught:
             sandbox.exec("x")
         self.assertEqual(caught.exception.reason, "oom")
@@ -216,26 +244,43 @@ class Stateful(SandboxCase):
         self.sandbox = Sandbox.create(client=self.client)
 
     def test_sleeps_and_wakes(self) -> None:
-        for act, state in (("pause", "paused"), ("resume", "running"), ("hibernate", "hibernated"), ("wake", "running")):
+        for act, state in (
+            ("pause", "paused"),
+            ("resume", "running"),
+            ("hibernate", "hibernated"),
+            ("wake", "running"),
+        ):
             image = {"size_bytes": 9, "created_at": "2026-11-29T16:00:00Z"} if state == "hibernated" else None
-            self.server.on_json("POST", f"/v1/sandboxes/{{id}}/{act}", 200, sandbox_wire(state=state, image=image, generation=2))
+            self.server.on_json(
+                "POST",
+                f"/v1/sandboxes/{{id}}/{act}",
+                200,
+                sandbox_wire(state=state, image=image, generation=2),
+            )
             info = getattr(self.sandbox, act)()
             self.assertEqual((info.state, self.sandbox.info.state, info.generation), (state, state, 2))
             self.assertEqual(info.image is not None, state == "hibernated")
 
     def test_a_session_says_whether_it_is_new(self) -> None:
         for status, created in ((201, True), (200, False)):
-            self.server.on_json("POST", "/v1/sessions", status, {"sandbox": sandbox_wire(persistent=True), "created": created})
+            self.server.on_json(
+                "POST", "/v1/sessions", status, {"sandbox": sandbox_wire(persistent=True), "created": created}
+            )
             session = Sandbox.session(tenant="acme", key="chat-42", template="base", client=self.client)
             self.assertIs(session.is_new, created)
-        self.assertEqual(self.sent("POST", "/sessions"), {"tenant": "acme", "key": "chat-42", "template": "base"})
+        self.assertEqual(
+            self.sent("POST", "/sessions"), {"tenant": "acme", "key": "chat-42", "template": "base"}
+        )
         self.server.on_json("POST", "/v1/sessions", 200, {"created": True})
         with self.assertRaises(torpor.TorporError):
             Sandbox.session(tenant="acme", key="chat-42", client=self.client)
 
     def test_forked_children_succeed_and_fail_on_their_own(self) -> None:
         other = "sother2345678901234567xxxx"
-        children = [{"sandbox": sandbox_wire(id=other)}, {"error": {"code": "capacity_exhausted", "message": "full"}}]
+        children = [
+            {"sandbox": sandbox_wire(id=other)},
+            {"error": {"code": "capacity_exhausted", "message": "full"}},
+        ]
         self.server.on_json("POST", "/v1/sandboxes/{id}/fork", 201, {"children": children})
         fork = self.sandbox.fork(2, ttl_seconds=60, metadata={"a": "b"})
         self.assertEqual([child.id for child in fork], [other])
@@ -246,70 +291,37 @@ class Stateful(SandboxCase):
             self.sandbox.fork(0)
 
     def test_snapshots_are_taken_listed_and_removed(self) -> None:
-        wire = {"id": "snpx", "name": "n", "sandbox_id": SANDBOX_ID, "tenant": "t", "template": "base", "size_bytes": 5, "generation": 1, "created_at": "2026-11-29T16:00:00Z", "retention_seconds": None}
+        wire = {
+            "id": "snpx",
+            "name": "n",
+            "sandbox_id": SANDBOX_ID,
+            "tenant": "t",
+            "template": "base",
+            "size_bytes": 5,
+            "generation": 1,
+            "created_at": "2026-11-29T16:00:00Z",
+            "retention_seconds": None,
+        }
         self.server.on_json("POST", "/v1/sandboxes/{id}/snapshots", 201, wire)
         self.assertEqual(self.sandbox.snapshot("n").id, "snpx")
         self.server.on_json("GET", "/v1/snapshots", 200, {"items": [wire], "next_cursor": None})
         self.assertEqual([each.size_bytes for each in self.client.snapshots.list(sandbox_id=SANDBOX_ID)], [5])
-        self.server.on_json("GET", "/v1/snapshots/snpx", 200, wire).on_json("DELETE", "/v1/snapshots/snpx", 200, {})
+        self.server.on_json("GET", "/v1/snapshots/snpx", 200, wire).on_json(
+            "DELETE", "/v1/snapshots/snpx", 200, {}
+        )
         self.assertEqual(self.client.snapshots.get("snpx").name, "n")
         self.assertIs(self.client.snapshots.remove("snpx"), True)
         self.assertIs(self.client.snapshots.remove("snpy"), False)
 
     def test_promote_state_and_lifecycle(self) -> None:
-        self.server.on_json("POST", "/v1/sandboxes/{id}/promote", 200, sandbox_wire(persistent=True, tenant="t"))
+        self.server.on_json(
+            "POST", "/v1/sandboxes/{id}/promote", 200, sandbox_wire(persistent=True, tenant="t")
+        )
         self.assertTrue(self.sandbox.promote("the user came back", tenant="t").persistent)
-        self.assertEqual(self.sent("POST", "/promote"), {"reason": "the user came back", "tenant": "t", "persistent": True})
+        self.assertEqual(
+            self.sent("POST", "/promote"), {"reason": "the user came back", "tenant": "t", "persistent": True}
+        )
         self.server.on_json("GET", "/v1/sandboxes/{id}/state", 200, {"files": {"changed_count": 3}})
         self.assertEqual(self.sandbox.state()["files"]["changed_count"], 3)
         self.server.on_json("GET", "/v1/sandboxes/{id}/lifecycle", 200, {"clocks": {"ttl": {"seconds": 5}}})
         self.assertEqual(self.sandbox.lifecycle()["clocks"]["ttl"]["seconds"], 5)
-
-
-class TemplatesAndKeys(SandboxCase):
-    WIRE = {"name": "base", "hash": "h", "description": "d", "size_bytes": 1, "built_at": "2026-11-29T16:00:00Z", "golden": ["gvisor"]}
-
-    def test_templates_are_listed_built_and_removed(self) -> None:
-        self.server.on_json("GET", "/v1/templates", 200, {"items": [self.WIRE]}).on_json("GET", "/v1/templates/base", 200, self.WIRE)
-        self.assertEqual([each.name for each in self.client.templates.list()], ["base"])
-        self.assertEqual(self.client.templates.get("base").golden, ["gvisor"])
-
-        def build(call: Call) -> None:
-            call.begin_chunked()
-            call.line({"type": "progress", "stage": "root", "label": "Packages", "fraction": 0.5})
-            call.line({"type": "done", "template": self.WIRE, "cached": True})
-            call.end_chunked()
-
-        self.server.on("POST", "/v1/templates/base/build", build)
-        seen = []
-        built = self.client.templates.build("base", on_progress=seen.append)
-        self.assertEqual((built.template.name, built.cached, seen[0].fraction), ("base", True, 0.5))
-        self.server.on("DELETE", "/v1/templates/base", lambda call: (call.send_response(204), call.end_headers())[1])
-        self.assertIs(self.client.templates.remove("base"), True)
-        self.server.on("DELETE", "/v1/templates/base", lambda call: call.send_failure(404, "template_not_found"))
-        self.assertIs(self.client.templates.remove("base"), False)
-
-    def test_a_failed_and_a_broken_off_build_are_errors(self) -> None:
-        for line, expected in (({"type": "error", "code": "no_space", "message": "full"}, torpor.NoSpaceError), (None, torpor.ConnectionError)):
-
-            def build(call: Call) -> None:
-                call.begin_chunked()
-                if line is not None:
-                    call.line(line)
-                call.end_chunked()
-
-            self.server.on("POST", "/v1/templates/base/build", build)
-            with self.assertRaises(expected):
-                self.client.templates.build("base")
-
-    def test_a_key_is_shown_once_and_never_by_repr(self) -> None:
-        wire = {"id": "key_1", "name": "ci", "prefix": "tp_ab", "tenant": "t", "scopes": ["sandbox:read"], "created_at": "2026-11-29T16:00:00Z", "expires_at": None, "last_used_at": None, "revoked_at": None}
-        self.server.on_json("POST", "/v1/keys", 201, {**wire, "key": "tp_secret"}).on_json("GET", "/v1/keys", 200, {"items": [wire]})
-        key = self.client.keys.create("ci", tenant="t", scopes=["sandbox:read"], expires_in_seconds=60)
-        self.assertEqual(key.key, "tp_secret")
-        self.assertNotIn("secret", repr(key))
-        self.assertEqual(self.sent("POST", "/keys"), {"name": "ci", "tenant": "t", "scopes": ["sandbox:read"], "expires_in_seconds": 60})
-        self.assertIsNone(self.client.keys.list()[0].key)
-        self.server.on_json("DELETE", "/v1/keys/key_1", 200, wire)
-        self.assertIs(self.client.keys.revoke("key_1"), True)
-        self.assertIs(self.client.keys.revoke("key_2"), False)

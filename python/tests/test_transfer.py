@@ -39,16 +39,28 @@ class Transfer(unittest.TestCase):
             server.with_sandbox()
             server.on("PUT", "/v1/sandboxes/{id}/fs", put).on("GET", "/v1/sandboxes/{id}/fs", get)
             done = subprocess.run(
-                [sys.executable, str(Path(__file__).with_name("transfer_program.py")), server.url, SANDBOX_ID, str(SIZE_BYTES)],
+                [
+                    sys.executable,
+                    str(Path(__file__).with_name("transfer_program.py")),
+                    server.url,
+                    SANDBOX_ID,
+                    str(SIZE_BYTES),
+                ],
                 stdout=subprocess.PIPE,
                 check=True,
                 timeout=300,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(Path(__file__).parents[1]),
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                },
             )
         figures = json.loads(done.stdout)
         up, down, files = figures["seconds"]
-        print(
-            f"\n{SIZE_BYTES // MIB} MiB: up {up:.2f} s, down {down:.2f} s, to and from a local file {files:.2f} s, "
+        # After the test's own line, so that it stays whole.
+        self.addClassCleanup(
+            print,
+            f"{SIZE_BYTES // MIB} MiB: up {up:.2f} s, down {down:.2f} s, to and from a local file {files:.2f} s, "
             f"peak memory grew by {figures['growth_bytes'] / MIB:.1f} MiB",
             file=sys.stderr,
         )

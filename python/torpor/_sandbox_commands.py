@@ -88,7 +88,9 @@ class SandboxCommands:
         request = self._exec_request(
             {
                 **fields,
-                "timeout_seconds": _BACKGROUND_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds,
+                "timeout_seconds": _BACKGROUND_TIMEOUT_SECONDS
+                if timeout_seconds is None
+                else timeout_seconds,
                 "background": True,
             },
             call,

@@ -140,8 +140,8 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
     ) -> "Sandbox":
         """That tenant's sandbox for that key, awake: the one there is, else a new one. `is_new` says which.
 
-        One call, however many ask at once. `key`: 1 to 256 characters of your own, e.g. a chat's id. The other arguments
-        are those of `create` and count when it is made; `persistent` is True unless given.
+        One call, however many ask at once. `key`: 1 to 256 characters of your own, e.g. a chat's id. The other
+        arguments are those of `create` and count when it is made; `persistent` is True unless given.
         """
         transport = transport_of(client, url, api_key)
         given = {
@@ -176,9 +176,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
         )
         answer = transport.json(request)
         wire = answer.get("sandbox")
-        return cls(
-            transport, wire if isinstance(wire, dict) else {}, is_new=answer.get("created") is True
-        )
+        return cls(transport, wire if isinstance(wire, dict) else {}, is_new=answer.get("created") is True)
 
     @classmethod
     def get(
@@ -193,9 +191,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
         """A sandbox by its id; an ended one too, for 7 days. Raises NotFoundError `sandbox_not_found`."""
         transport = transport_of(client, url, api_key)
         path = f"/v1/sandboxes/{path_segment('id', id)}"
-        return cls(
-            transport, transport.json(Request("GET", path, call_timeout_seconds=call_timeout_seconds))
-        )
+        return cls(transport, transport.json(Request("GET", path, call_timeout_seconds=call_timeout_seconds)))
 
     @classmethod
     def list(
