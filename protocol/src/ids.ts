@@ -25,11 +25,17 @@ export const templateNameSchema = z
   .string()
   .min(1)
   .max(64)
-  .regex(/^[a-z0-9][a-z0-9._-]*$/, "must be lower-case letters, digits, '.', '_' or '-', starting with a letter or digit");
+  .regex(
+    /^[a-z0-9][a-z0-9._-]*$/,
+    "must be lower-case letters, digits, '.', '_' or '-', starting with a letter or digit",
+  );
 
 /** Tenant names are the caller's own identifiers: 1 to 128 characters of letters, digits and `._:@-`. */
 export const tenantSchema = z
   .string()
   .min(1)
   .max(128)
-  .regex(/^[A-Za-z0-9][A-Za-z0-9._:@-]*$/, "must be letters, digits, '.', '_', ':', '@' or '-', starting with a letter or digit");
+  .regex(
+    /^[A-Za-z0-9][A-Za-z0-9._:@-]*$/,
+    "must be letters, digits, '.', '_', ':', '@' or '-', starting with a letter or digit",
+  );

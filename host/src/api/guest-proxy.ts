@@ -4,7 +4,16 @@ import type { Machines } from "../machine/machines.ts";
 
 /** Paths of the agent that only the host may use; the rest of /torpor/ is not proxied at all. */
 const HOST_PATHS = ["/torpor/archive", "/torpor/stats"];
-const HOP_BY_HOP = new Set(["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"]);
+const HOP_BY_HOP = new Set([
+  "connection",
+  "keep-alive",
+  "proxy-authenticate",
+  "proxy-authorization",
+  "te",
+  "trailer",
+  "transfer-encoding",
+  "upgrade",
+]);
 /** Never passed on: the host's token is none of the guest's business, and the guest's tokens are the host's to add. */
 const PRIVATE_HEADERS = new Set(["authorization", "x-access-token", "x-torpor-host-key", "host"]);
 
@@ -22,7 +31,12 @@ export interface GuestTarget {
  * @throws CodedError `sandbox_not_found`, `sandbox_ended`, `permission_denied` (a path of the host alone), or
  *   `guest_unavailable` when the port refuses
  */
-export function proxyToGuest(machines: Machines, target: GuestTarget, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+export function proxyToGuest(
+  machines: Machines,
+  target: GuestTarget,
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+): Promise<void> {
   const { entry, guest } = machines.reach(target.machineId);
   const path = target.path.split("?", 1)[0] ?? "/";
   const headers: Record<string, string | string[]> = {};
@@ -32,7 +46,8 @@ export function proxyToGuest(machines: Machines, target: GuestTarget, incoming: 
   if (target.port === GUEST_PORT) {
     headers["x-access-token"] = entry.accessToken;
     if (path.startsWith("/torpor/")) {
-      if (!HOST_PATHS.includes(path)) throw new CodedError("permission_denied", `${path} of the guest agent is for its host alone`);
+      if (!HOST_PATHS.includes(path))
+        throw new CodedError("permission_denied", `${path} of the guest agent is for its host alone`);
       headers["x-torpor-host-key"] = entry.hostKey;
     }
   }
@@ -40,10 +55,19 @@ export function proxyToGuest(machines: Machines, target: GuestTarget, incoming: 
   return new Promise((resolve, reject) => {
     let answered = false;
     const upstream = request(
-      { host: guest.address, port: target.port, method: incoming.method, path: target.path, headers, agent: guest.agent },
+      {
+        host: guest.address,
+        port: target.port,
+        method: incoming.method,
+        path: target.path,
+        headers,
+        agent: guest.agent,
+      },
       (answer) => {
         answered = true;
-        const answerHeaders = Object.fromEntries(Object.entries(answer.headers).filter(([name]) => !HOP_BY_HOP.has(name)));
+        const answerHeaders = Object.fromEntries(
+          Object.entries(answer.headers).filter(([name]) => !HOP_BY_HOP.has(name)),
+        );
         outgoing.writeHead(answer.statusCode ?? 502, answerHeaders);
         outgoing.flushHeaders();
         answer.pipe(outgoing);
@@ -53,6 +77,9 @@ export function proxyToGuest(machines: Machines, target: GuestTarget, incoming: 
     );
     upstream.setNoDelay(true);
     upstream.on("error", (error) => {
+      process.stderr.write(
+        `DEBUG ${incoming.method} ${target.path.slice(0, 40)} ${error.message} reused=${upstream.reusedSocket} answered=${answered} destroyed=${outgoing.destroyed}\n`,
+      );
       if (answered || outgoing.destroyed) {
         outgoing.destroy();
         resolve();
@@ -75,8 +102,12 @@ function unreachable(machines: Machines, target: GuestTarget, cause: Error): Cod
   } catch (ended) {
     if (ended instanceof CodedError) return ended;
   }
-  return new CodedError("guest_unavailable", `port ${target.port} of sandbox ${target.machineId} does not answer: ${cause.message}`, {
-    details: { port: target.port },
-    cause,
-  });
+  return new CodedError(
+    "guest_unavailable",
+    `port ${target.port} of sandbox ${target.machineId} does not answer: ${cause.message}`,
+    {
+      details: { port: target.port },
+      cause,
+    },
+  );
 }

@@ -3,7 +3,13 @@ import { truncate } from "node:fs";
 import { open, readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { Clock, Log } from "@torpor/base";
-import { type Attestation, CodedError, type EndReason, type Machine, type MachineSpec } from "@torpor/protocol";
+import {
+  type Attestation,
+  CodedError,
+  type EndReason,
+  type Machine,
+  type MachineSpec,
+} from "@torpor/protocol";
 import type { Driver, MachineHandle } from "../driver/driver.ts";
 import type { Journal, MachineEntry } from "../journal.ts";
 import type { Router } from "../network/router.ts";
@@ -17,7 +23,14 @@ import type { Slots } from "./slots.ts";
 /** What this process holds of a machine. Variants own their resources; the journal's state is another matter. */
 type Phase =
   | { name: "creating"; abort: AbortController; done: Promise<Machine> }
-  | { name: "running"; handle: MachineHandle; guest: GuestClient; cancelDeadline: () => void; oomKills: number; lastOomAt: number | null }
+  | {
+      name: "running";
+      handle: MachineHandle;
+      guest: GuestClient;
+      cancelDeadline: () => void;
+      oomKills: number;
+      lastOomAt: number | null;
+    }
   | { name: "ending"; done: Promise<Machine> };
 
 interface Held {
@@ -34,7 +47,11 @@ export interface SourceTemplate {
 
 /** Supplies pristine machines by template name. */
 export interface MachineSource {
-  acquire(template: string, diskMib: number, signal: AbortSignal): Promise<PristineMachine & { template: SourceTemplate }>;
+  acquire(
+    template: string,
+    diskMib: number,
+    signal: AbortSignal,
+  ): Promise<PristineMachine & { template: SourceTemplate }>;
 }
 
 export interface MachinesOptions {
@@ -95,7 +112,8 @@ export class Machines {
    * @returns the machine and whether this call made it. @throws CodedError when it cannot be made; nothing stays then.
    */
   async create(id: string, spec: MachineSpec): Promise<{ machine: Machine; created: boolean }> {
-    if (this.#closed) throw new CodedError("host_unavailable", `machine ${id} was not made: this host is being taken down`);
+    if (this.#closed)
+      throw new CodedError("host_unavailable", `machine ${id} was not made: this host is being taken down`);
     const existing = this.#held.get(id);
     if (existing?.phase.name === "creating") return { machine: await existing.phase.done, created: false };
     const known = this.get(id);
@@ -158,31 +176,61 @@ export class Machines {
       entry.state = "running";
       journal.put(entry);
       this.#run(entry, handle, guest);
-      log.info({ op: "machine.create", outcome: "created", sandboxId: entry.id, tenant: spec.tenant, template: spec.template, source: entry.source, slot: entry.slot, durationMs: round(clock.monotonic() - startedAt) });
+      log.info({
+        op: "machine.create",
+        outcome: "created",
+        sandboxId: entry.id,
+        tenant: spec.tenant,
+        template: spec.template,
+        source: entry.source,
+        slot: entry.slot,
+        durationMs: round(clock.monotonic() - startedAt),
+      });
       return toMachine(entry);
     } catch (error) {
       const aborted = abort.signal.aborted;
       const reason: EndReason = aborted ? (abort.signal.reason as EndReason) : "create_failed";
       await this.#undoCreate(entry, pristine, reason, error instanceof Error ? error.message : String(error));
-      log.error({ op: "machine.create", outcome: reason, sandboxId: entry.id, tenant: spec.tenant, durationMs: round(clock.monotonic() - startedAt), err: error });
+      log.error({
+        op: "machine.create",
+        outcome: reason,
+        sandboxId: entry.id,
+        tenant: spec.tenant,
+        durationMs: round(clock.monotonic() - startedAt),
+        err: error,
+      });
       if (aborted) throw endedError(toMachine(entry));
       throw error;
     }
   }
 
   /** Takes down what a failed creation had made. When that fails too, the machine stays, `ending`, for the watch. */
-  async #undoCreate(entry: MachineEntry, pristine: PristineMachine | undefined, reason: EndReason, message: string): Promise<void> {
+  async #undoCreate(
+    entry: MachineEntry,
+    pristine: PristineMachine | undefined,
+    reason: EndReason,
+    message: string,
+  ): Promise<void> {
     if (pristine !== undefined) {
       const { handle, guest } = pristine;
       guest.close();
       try {
         await this.#options.slots.clear(handle.place.slot);
       } catch (error) {
-        this.#options.log.error({ op: "machine.create", outcome: "left", sandboxId: entry.id, slot: handle.place.slot, err: error });
+        this.#options.log.error({
+          op: "machine.create",
+          outcome: "left",
+          sandboxId: entry.id,
+          slot: handle.place.slot,
+          err: error,
+        });
         entry.state = "ending";
         entry.reason = reason;
         entry.message = message;
-        this.#held.set(entry.id, { entry, phase: { name: "running", handle, guest, cancelDeadline: () => {}, oomKills: 0, lastOomAt: null } });
+        this.#held.set(entry.id, {
+          entry,
+          phase: { name: "running", handle, guest, cancelDeadline: () => {}, oomKills: 0, lastOomAt: null },
+        });
         this.#write(entry);
         return;
       }
@@ -190,7 +238,10 @@ export class Machines {
     this.#finish(entry, reason, message);
   }
 
-  async #init(entry: MachineEntry, { guest, prepared, template: { manifest } }: PristineMachine & { template: SourceTemplate }): Promise<Attestation> {
+  async #init(
+    entry: MachineEntry,
+    { guest, prepared, template: { manifest } }: PristineMachine & { template: SourceTemplate },
+  ): Promise<Attestation> {
     const { spec } = entry;
     return guest.init({
       generation: spec.generation,
@@ -212,7 +263,14 @@ export class Machines {
   }
 
   #run(entry: MachineEntry, handle: MachineHandle, guest: GuestClient): void {
-    const phase: Phase = { name: "running", handle, guest, cancelDeadline: () => {}, oomKills: this.#options.driver.stats(handle).oomKills, lastOomAt: null };
+    const phase: Phase = {
+      name: "running",
+      handle,
+      guest,
+      cancelDeadline: () => {},
+      oomKills: this.#options.driver.stats(handle).oomKills,
+      lastOomAt: null,
+    };
     this.#held.set(entry.id, { entry, phase });
     this.#armDeadline(entry, phase);
     this.#options.feed.add("started", toMachine(entry), this.#options.clock.now());
@@ -224,7 +282,11 @@ export class Machines {
     phase.cancelDeadline = () => {};
     if (entry.deadlineUnixMs === null) return;
     phase.cancelDeadline = this.#options.clock.after(entry.deadlineUnixMs - this.#options.clock.now(), () => {
-      this.#endInBackground(entry.id, "ttl_expired", `its ttl ended at ${new Date(entry.deadlineUnixMs ?? 0).toISOString()}`);
+      this.#endInBackground(
+        entry.id,
+        "ttl_expired",
+        `its ttl ended at ${new Date(entry.deadlineUnixMs ?? 0).toISOString()}`,
+      );
     });
   }
 
@@ -246,10 +308,12 @@ export class Machines {
   /** A running machine's way in. @throws CodedError `sandbox_not_found`, or 410 `sandbox_ended` with the reason. */
   reach(id: string): { entry: Readonly<MachineEntry>; guest: GuestClient; handle: MachineHandle } {
     const held = this.#held.get(id);
-    if (held?.phase.name === "running" && held.entry.state === "running") return { entry: held.entry, guest: held.phase.guest, handle: held.phase.handle };
+    if (held?.phase.name === "running" && held.entry.state === "running")
+      return { entry: held.entry, guest: held.phase.guest, handle: held.phase.handle };
     const machine = this.get(id);
     if (machine === undefined) throw notFound(id);
-    if (held?.phase.name === "creating") throw new CodedError("guest_unavailable", `machine ${id} is still being created; try again shortly`);
+    if (held?.phase.name === "creating")
+      throw new CodedError("guest_unavailable", `machine ${id} is still being created; try again shortly`);
     throw endedError(machine);
   }
 
@@ -291,7 +355,12 @@ export class Machines {
     return done;
   }
 
-  async #end(entry: MachineEntry, phase: Extract<Phase, { name: "running" }>, reason: EndReason, message: string | null): Promise<Machine> {
+  async #end(
+    entry: MachineEntry,
+    phase: Extract<Phase, { name: "running" }>,
+    reason: EndReason,
+    message: string | null,
+  ): Promise<Machine> {
     const { slots, log, clock } = this.#options;
     const startedAt = clock.monotonic();
     phase.cancelDeadline();
@@ -306,10 +375,18 @@ export class Machines {
       // The journal says `ending`: the next sweep tries again. The machine stays visible, not half forgotten.
       log.error({ op: "machine.end", outcome: "failed", sandboxId: entry.id, reason, err: error });
       this.#held.set(entry.id, { entry, phase });
-      throw new CodedError("internal", `machine ${entry.id} could not be ended: ${String(error)}`, { cause: error });
+      throw new CodedError("internal", `machine ${entry.id} could not be ended: ${String(error)}`, {
+        cause: error,
+      });
     }
     this.#finish(entry, reason, message);
-    log.info({ op: "machine.end", outcome: reason, sandboxId: entry.id, tenant: entry.spec.tenant, durationMs: round(clock.monotonic() - startedAt) });
+    log.info({
+      op: "machine.end",
+      outcome: reason,
+      sandboxId: entry.id,
+      tenant: entry.spec.tenant,
+      durationMs: round(clock.monotonic() - startedAt),
+    });
     return toMachine(entry);
   }
 
@@ -332,7 +409,10 @@ export class Machines {
         feed.add("ended", toMachine(entry), entry.endedAt ?? clock.now());
         this.#unwritten.delete(entry.id);
       } catch (error) {
-        log.error({ op: "machine.write", outcome: "failed", sandboxId: entry.id, err: error }, "will be tried again by the watch");
+        log.error(
+          { op: "machine.write", outcome: "failed", sandboxId: entry.id, err: error },
+          "will be tried again by the watch",
+        );
       }
     }
   }
@@ -342,13 +422,22 @@ export class Machines {
     try {
       this.#options.journal.put(entry);
     } catch (error) {
-      this.#options.log.error({ op: "machine.write", outcome: "failed", sandboxId: entry.id, state: entry.state, err: error });
+      this.#options.log.error({
+        op: "machine.write",
+        outcome: "failed",
+        sandboxId: entry.id,
+        state: entry.state,
+        err: error,
+      });
     }
   }
 
   #endInBackground(id: string, reason: EndReason, message: string): void {
     this.end(id, reason, message).catch((error: unknown) => {
-      this.#options.log.error({ op: "machine.end", sandboxId: id, reason, err: error }, "will be tried again by the watch");
+      this.#options.log.error(
+        { op: "machine.end", sandboxId: id, reason, err: error },
+        "will be tried again by the watch",
+      );
     });
   }
 
@@ -373,7 +462,9 @@ export class Machines {
   async adopt(): Promise<{ adopted: number; ended: number }> {
     const { journal, slots } = this.#options;
     const entries = journal.living();
-    const candidates = entries.filter((entry) => entry.state === "running" && this.#processOf(entry) !== undefined);
+    const candidates = entries.filter(
+      (entry) => entry.state === "running" && this.#processOf(entry) !== undefined,
+    );
     for (const entry of candidates) slots.claim(entry.slot ?? 0);
     const outcomes = await Promise.all(
       entries.map(async (entry) => {
@@ -402,7 +493,11 @@ export class Machines {
     } catch (error) {
       guest.close();
       if (entry.slot !== null) await slots.clear(entry.slot);
-      this.#finish(entry, "runtime_crashed", `could not be adopted after a restart of the host: ${String(error)}`);
+      this.#finish(
+        entry,
+        "runtime_crashed",
+        `could not be adopted after a restart of the host: ${String(error)}`,
+      );
       log.warn({ op: "machine.adopt", outcome: "ended", sandboxId: entry.id, err: error });
       return false;
     }
@@ -432,7 +527,11 @@ export class Machines {
     for (const { entry, phase } of this.#held.values()) {
       if (phase.name !== "running") continue;
       if (entry.state === "ending") {
-        this.#endInBackground(entry.id, entry.reason ?? "user", entry.message ?? "ended again after a failure");
+        this.#endInBackground(
+          entry.id,
+          entry.reason ?? "user",
+          entry.message ?? "ended again after a failure",
+        );
       } else if (!this.#options.driver.adopt(phase.handle)) {
         this.#noteOom(phase);
         void this.#endCrashed(entry, phase);
@@ -447,8 +546,18 @@ export class Machines {
     const recentOom = phase.lastOomAt !== null && this.#options.clock.now() - phase.lastOomAt < 5000;
     const panic = await readFile(join(phase.handle.place.directory, "panic.log"), "utf8").catch(() => "");
     const why = panic.trim().split("\n")[0] ?? "";
-    if (recentOom) this.#endInBackground(entry.id, "oom", `it used more than its ${entry.spec.memory_mb} MB of memory and was ended by the kernel`);
-    else this.#endInBackground(entry.id, "runtime_crashed", `its runtime process ended unexpectedly${why === "" ? "" : `: ${why.slice(0, 500)}`}`);
+    if (recentOom)
+      this.#endInBackground(
+        entry.id,
+        "oom",
+        `it used more than its ${entry.spec.memory_mb} MB of memory and was ended by the kernel`,
+      );
+    else
+      this.#endInBackground(
+        entry.id,
+        "runtime_crashed",
+        `its runtime process ended unexpectedly${why === "" ? "" : `: ${why.slice(0, 500)}`}`,
+      );
   }
 
   #noteOom(phase: Extract<Phase, { name: "running" }>): void {
@@ -461,7 +570,10 @@ export class Machines {
 
   async #boundConsole(handle: MachineHandle): Promise<void> {
     const path = join(handle.place.directory, "console.log");
-    const size = await stat(path).then((file) => file.size, () => 0);
+    const size = await stat(path).then(
+      (file) => file.size,
+      () => 0,
+    );
     if (size > MAX_CONSOLE_BYTES) truncate(path, 0, () => {});
   }
 
@@ -473,16 +585,31 @@ export class Machines {
 
   #checkCapacity(spec: MachineSpec): void {
     const { capacity, headroom } = this.#options;
-    const wanted = { cpu: [spec.cpu, capacity.cpus], memory_mb: [spec.memory_mb, capacity.memoryMb], disk_mb: [spec.disk_mb, capacity.diskMb] } as const;
+    const wanted = {
+      cpu: [spec.cpu, capacity.cpus],
+      memory_mb: [spec.memory_mb, capacity.memoryMb],
+      disk_mb: [spec.disk_mb, capacity.diskMb],
+    } as const;
     for (const [field, [asked, most]] of Object.entries(wanted)) {
-      if (asked > most) throw new CodedError("invalid_request", `${field} is ${asked}, but this host has ${most} in all; ask for at most ${most}`, { details: { field, value: asked, maximum: most } });
+      if (asked > most)
+        throw new CodedError(
+          "invalid_request",
+          `${field} is ${asked}, but this host has ${most} in all; ask for at most ${most}`,
+          { details: { field, value: asked, maximum: most } },
+        );
     }
     const free = headroom();
     if (free.memoryMb < MIN_FREE_MEMORY_MB) {
-      throw new CodedError("capacity_exhausted", `the host has ${free.memoryMb} MB of memory free, below the ${MIN_FREE_MEMORY_MB} it keeps; destroy sandboxes or try again later`);
+      throw new CodedError(
+        "capacity_exhausted",
+        `the host has ${free.memoryMb} MB of memory free, below the ${MIN_FREE_MEMORY_MB} it keeps; destroy sandboxes or try again later`,
+      );
     }
     if (free.diskMb < MIN_FREE_DISK_MB) {
-      throw new CodedError("capacity_exhausted", `the host's state directory has ${free.diskMb} MB free, below the ${MIN_FREE_DISK_MB} it keeps; free disk space`);
+      throw new CodedError(
+        "capacity_exhausted",
+        `the host's state directory has ${free.diskMb} MB free, below the ${MIN_FREE_DISK_MB} it keeps; free disk space`,
+      );
     }
   }
 }
