@@ -49,8 +49,8 @@ describe("the address plan", () => {
   test("denies every address of its own, so that no sandbox reaches another by any of them", () => {
     fc.assert(
       fc.property(anyBlock, anySlot, (block, slot) => {
-        const { hostAddress, routerAddress, slotAddress } = addressBlock(block);
-        for (const address of [hostAddress, routerAddress, slotAddress(slot)]) {
+        const addresses = addressBlock(block);
+        for (const address of [addresses.hostAddress, addresses.routerAddress, addresses.slotAddress(slot)]) {
           expect(DENIED_DESTINATIONS.some((cidr) => contains(cidr, address))).toBe(true);
         }
       }),

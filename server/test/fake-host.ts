@@ -187,6 +187,7 @@ export class FakeHost {
         complete: true,
       },
       source: "pool",
+      last_oom_at: null,
     };
     this.machines.set(id, { machine, guest: new FakeGuest(spec.env), spec });
     this.#emit("started", machine);

@@ -39,7 +39,7 @@ export async function openGvisorBed(
     driver,
     cgroups,
     directory: join(stateDir, "host", "machines"),
-    netnsOf: instance.slotNetns,
+    netnsOf: (slot) => instance.slotNetns(slot),
   });
   const templates = templateCacheDir();
   return {

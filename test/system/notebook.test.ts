@@ -47,8 +47,20 @@ describe("a notebook", () => {
     const { stdout, stderr } = await notebook.run(
       "import os, sys\nprint('a', file=sys.stderr)\nos.system('echo b; echo c >&2')\nos.write(1, b'd'); import time; time.sleep(0.1)",
     );
-    expect([...stdout].sort().join("").trim()).toBe("bd");
-    expect([...stderr].sort().join("").trim()).toBe("ac");
+    expect(
+      stdout
+        .split("")
+        .sort((a, b) => a.localeCompare(b))
+        .join("")
+        .trim(),
+    ).toBe("bd");
+    expect(
+      stderr
+        .split("")
+        .sort((a, b) => a.localeCompare(b))
+        .join("")
+        .trim(),
+    ).toBe("ac");
   });
 
   test("passes any text and any bytes on", async () => {

@@ -59,7 +59,7 @@ describe("a program with the SDK", () => {
       rmSync(directory, { recursive: true });
     }
     const left: string[] = [];
-    for await (const other of Sandbox.list({ state: ["running"], ...connection() })) left.push(other.id);
+    for await (const other of Sandbox.list({ state: "running", ...connection() })) left.push(other.id);
     expect(left).toEqual([sandbox.id]);
   });
 

@@ -151,7 +151,7 @@ export class Machines {
   }
 
   async #create(entry: MachineEntry, abort: AbortController): Promise<Machine> {
-    const { journal, driver, router, slots, source, clock, log } = this.#options;
+    const { journal, driver, router, source, clock, log } = this.#options;
     const startedAt = clock.monotonic();
     const { spec } = entry;
     let pristine: PristineMachine | undefined;

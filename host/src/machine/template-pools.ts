@@ -2,7 +2,7 @@ import type { Clock, Gate, Log } from "@torpor/base";
 import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
 import type { Driver, MachineLimits } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
-import { bakeGolden, findGolden, type Golden, goldenName } from "./golden.ts";
+import { bakeGolden, findGolden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
 import type { MachineSource } from "./machines.ts";
 import { Pool, type PristineMachine } from "./pool.ts";

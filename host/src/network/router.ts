@@ -356,7 +356,9 @@ async function ipBatch(
 }
 
 async function nft(netns: string | undefined, script: string): Promise<void> {
-  const where: string[] = netns === undefined ? [] : ["ip", "netns", "exec", netns];
-  const [program = "nft", ...rest] = [...where, "nft", "-f", "-"];
-  await run([program, ...rest], { input: `${script}\n`, timeoutMs: 20_000 });
+  const argv: [string, ...string[]] = ["nft", "-f", "-"];
+  await run(netns === undefined ? argv : ["ip", "netns", "exec", netns, ...argv], {
+    input: `${script}\n`,
+    timeoutMs: 20_000,
+  });
 }

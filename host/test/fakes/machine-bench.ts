@@ -11,7 +11,7 @@ import { FakeDriver } from "./fake-driver.ts";
 import { FakeRouter } from "./fake-router.ts";
 
 /** A journal whose disk is full when a test says so. */
-export class FillableJournal extends Journal {
+class FillableJournal extends Journal {
   full = false;
 
   override put(entry: MachineEntry): void {
