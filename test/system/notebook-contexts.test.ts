@@ -50,12 +50,7 @@ describe("contexts", () => {
       text: `Context ${made.id} not found`,
     });
     expect((await notebook.contexts()).map(({ id }) => id)).not.toContain(made.id);
-    const processes = await instance().host.output(
-      machineId,
-      "pgrep -fc 'start.py python'; ls /run/torpor/reseed.d | wc -l",
-      { user: "root" },
-    );
-    expect(processes.split("\n")[0]).toBe("1");
+    expect(await instance().host.output(machineId, "pgrep -fc '[s]tart.py python'")).toBe("1");
   });
 
   test("follow their folder in bash too", async () => {
@@ -176,19 +171,11 @@ describe("a kernel that dies", () => {
     const pid = await notebook.text("import os; os.getpid()");
     await instance().host.output(machineId, `kill -9 ${pid}`);
     await eventually("another kernel", async () =>
-      (await instance().host.output(machineId, "pgrep -f 'start.py python' || true"))
+      (await instance().host.output(machineId, "pgrep -f '[s]tart.py python' || true"))
         .split("\n")
         .some((found) => found !== "" && found !== pid),
     );
     expect(await notebook.text("os.getpid() if 'os' in dir() else 'new'")).toBe("new");
-  });
-
-  test("for want of memory is lost alone", async () => {
-    const { lines } = await notebook.run(
-      "hog = bytearray(3 << 30)\nfor i in range(0, len(hog), 4096): hog[i] = 1",
-    );
-    expect(["UnexpectedEndOfExecution", "MemoryError"]).toContain(lines.at(-1)?.name);
-    expect(await notebook.text("2")).toBe("2");
   });
 
   test("by exit() is followed by a new one", async () => {
@@ -200,7 +187,7 @@ describe("a kernel that dies", () => {
   test("takes no other with it when the code server is killed: that comes back by itself", async () => {
     const pid = await instance().host.output(
       machineId,
-      "pgrep -f '^/usr/bin/python3 -I /usr/local/lib/torpor/code-server'",
+      "pgrep -f '^/usr/bin/python3 -I /usr/local/lib/torpor/code-server$'",
     );
     await instance().host.output(machineId, `kill -9 ${pid}`);
     const back = await eventually(
