@@ -63,6 +63,14 @@ describe("a notebook", () => {
     ).toBe("ac");
   });
 
+  test("shows what forked children print", async () => {
+    const { stdout, error } = await notebook.run(
+      "import multiprocessing as mp, time\ndef f(n): print(f'child {n}'); return n\nwith mp.get_context('fork').Pool(2) as pool: print(pool.map(f, [1, 2]))\ntime.sleep(0.2)",
+    );
+    expect(error).toBeUndefined();
+    expect(stdout.split("\n").sort()).toEqual(["", "[1, 2]", "child 1", "child 2"]);
+  });
+
   test("passes any text and any bytes on", async () => {
     const { stdout, text } = await notebook.run(
       "import os, time\nprint('h\\u00e9 \\U0001F600 \\ud800 \\0 end')\nos.write(1, b'\\xff\\xfe raw'); time.sleep(0.1)\n'\\u2028\\U0001F600'",

@@ -2,7 +2,6 @@
 
 import codecs
 import os
-import sys
 import threading
 
 from ipykernel.iostream import OutStream
@@ -28,6 +27,9 @@ class OutputStream(OutStream):
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string).__name__}")
         length = len(string)
+        if not self._is_master_process():
+            self._write_as_child(string)
+            return length
         for start in range(0, length, PIECE_CHARACTERS):
             piece = string if length <= PIECE_CHARACTERS else string[start : start + PIECE_CHARACTERS]
             if not piece.isascii():
@@ -37,6 +39,12 @@ class OutputStream(OutStream):
             if self._unsent >= PIECE_CHARACTERS:
                 self._wait_until_sent()
         return length
+
+    def _write_as_child(self, string: str) -> None:
+        """A forked child must not touch the parent's sockets; its descriptor leads to the parent's pipe."""
+        data = memoryview(string.encode("utf-8", "replace"))
+        while data:
+            data = data[os.write(1 if self.name == "stdout" else 2, data) :]
 
     def _flush_buffer(self) -> str:
         self._unsent = 0
@@ -74,8 +82,3 @@ class OutputStream(OutStream):
         # Whoever holds the pipe's other end may never close it: this thread ends with the process.
         self._should_watch = False
         self.pub_thread = None
-
-
-def original_error_stream() -> int:
-    """The descriptor behind standard error before it was replaced."""
-    return getattr(sys.stderr, "_original_stdstream_copy", 2)
