@@ -23,7 +23,7 @@ afterEach(async () => {
 
 function open(options: Partial<PoolOptions> = {}): Pool {
   const pool = new Pool({
-    template: { name: "base", rootfsDir: "", golden: { imageDir: "" } },
+    template: { name: "base", golden: { imageDir: "", root: { imagePath: "" } } },
     driver: bench.driver,
     slots: bench.slots,
     clock: bench.clock,

@@ -3,10 +3,10 @@ import { openGvisorBed } from "./gvisor-bed.ts";
 
 describeDriver("gVisor", async (stateDir) => {
   const bed = await openGvisorBed(stateDir);
-  const { driver, slots, rootfsDir } = bed;
+  const { driver, slots, root } = bed;
   return {
     driver,
-    rootfsDir,
+    root,
     makePlace: (diskMib) => slots.make(diskMib, "none"),
     removePlace: ({ slot }) => slots.clear(slot),
     close: () => bed.close(),

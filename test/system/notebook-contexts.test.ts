@@ -51,6 +51,7 @@ describe("contexts", () => {
     });
     expect((await notebook.contexts()).map(({ id }) => id)).not.toContain(made.id);
     expect(await instance().host.output(machineId, "pgrep -fc '[s]tart.py python'")).toBe("1");
+    expect(await instance().host.output(machineId, "ls /run/torpor/reseed.d | grep -c python")).toBe("1");
   });
 
   test("follow their folder in bash too", async () => {
@@ -153,6 +154,37 @@ describe("executions on one context", () => {
     for await (const line of notebook.stream("echo up; sleep 60; echo after", bash))
       if (line.type === "stdout") break;
     expect(await notebook.run("echo $OWN", bash)).toMatchObject({ stdout: "1\n", error: undefined });
+  });
+});
+
+describe("a restore", () => {
+  /** Does what the guest agent does after a restore, for every registered process; answers what each said. */
+  const TELL_ALL = [
+    "import base64, glob, json, socket",
+    "message = {'entropy_base64': base64.b64encode(bytes(64)).decode(), 'generation': 2, 'sandbox_id': 'sbx', 'env': {'FRESH': 'yes'}}",
+    "for path in glob.glob('/run/torpor/reseed.d/*.sock'):",
+    "    with socket.socket(socket.AF_UNIX) as s:",
+    "        s.settimeout(5); s.connect(path); s.sendall(json.dumps(message).encode() + b'\\n'); print(s.recv(16).decode(), end='')",
+  ].join("\n");
+
+  test("reseeds a kernel that is busy, gives it the new environment, and does not wait for it", async () => {
+    await notebook.run("import os, random, time; import numpy as np");
+    const lines = notebook.stream(
+      "random.seed(1); np.random.seed(1); print('up')\nend = time.time() + 3\nwhile time.time() < end: pass\n" +
+        "(random.random() == random.Random(bytes(64)).random(), np.random.rand() == np.random.RandomState([0] * 16).rand(), os.environ['FRESH'])",
+    );
+    let text: string | undefined;
+    let answers = "";
+    for await (const line of lines) {
+      if (line.type === "stdout") {
+        const began = performance.now();
+        answers = await instance().host.output(machineId, `python3 -c "${TELL_ALL}"`, { user: "root" });
+        expect(performance.now() - began).toBeLessThan(2500);
+      }
+      if (line.type === "result") text = line.text;
+    }
+    expect(answers).toMatch(/^(ok\n?)+$/);
+    expect(text).toBe("(True, True, 'yes')");
   });
 });
 

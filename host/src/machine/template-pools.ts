@@ -107,7 +107,7 @@ export class TemplatePools implements MachineSource {
       );
     }
     const pool = new Pool({
-      template: { name, rootfsDir: template.rootfsDir, golden },
+      template: { name, golden },
       driver,
       slots,
       clock,

@@ -48,7 +48,7 @@ export class MachineBench {
         const place = await this.slots.make(diskMib, "internet");
         try {
           const handle = await this.driver.prepare(
-            { rootfsDir: "" },
+            { imagePath: "" },
             place,
             { cpu: 1, memoryMib: 1 },
             signal,
