@@ -20,7 +20,7 @@ import (
 	"torpor/guest/sudo"
 )
 
-const usage = `usage: torpor-guest agent [--listen 0.0.0.0:49983] [--warm-shells 3]
+const usage = `usage: torpor-guest agent [--listen 0.0.0.0:49983] [--warm-shells 2]
        torpor-guest sudo [options] command...
        torpor-guest version
 `
@@ -49,7 +49,7 @@ func main() {
 func runAgent(args []string) int {
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
 	listen := flags.String("listen", "0.0.0.0:49983", "address to listen on")
-	shells := flags.Int("warm-shells", 3, "how many login shells wait")
+	shells := flags.Int("warm-shells", 2, "how many login shells wait")
 	user := flags.String("default-user", "user", "whose shells wait before init")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
