@@ -5,7 +5,7 @@ import { isAlive, type ProcessIdentity } from "@torpor/host";
 import { eventually } from "./eventually.ts";
 import { HostClient } from "./host-client.ts";
 import { Program } from "./program.ts";
-import { programArgv } from "./repository.ts";
+import { guestBinaryPath, programArgv, repositoryRoot } from "./repository.ts";
 
 /** What it takes to end an instance, also for somebody who did not start it. */
 export interface InstanceEnd {
@@ -13,6 +13,17 @@ export interface InstanceEnd {
   hostToken: string;
   /** Environment of the host, to start it again when it was killed: only a host can clear away what one left. */
   hostEnv: Record<string, string>;
+}
+
+/** What a host needs to be told at least. */
+export function minimalHostEnv(stateDir: string, hostToken: string): Record<string, string> {
+  return {
+    TORPOR_STATE_DIR: stateDir,
+    TORPOR_HOST_TOKEN: hostToken,
+    TORPOR_GUEST_BINARY: guestBinaryPath(),
+    TORPOR_TEMPLATES_SOURCE: join(repositoryRoot, "templates"),
+    TORPOR_POOL_TARGET: "0",
+  };
 }
 
 const GRACE_MS = 10_000;

@@ -1,6 +1,7 @@
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { run, Scope } from "@torpor/base";
+import { processIdentity } from "@torpor/host";
 
 /** Addresses of the fake internet. 203.0.113.0/24 is TEST-NET-3 (RFC 5737): it is nobody's. */
 export const FAKE_INTERNET = {
@@ -70,6 +71,7 @@ export class FakeInternet {
     const { hostAddress, webServer, privateServer, otherPrivateServer, metadataServer, tcpPorts, udpPorts } =
       FAKE_INTERNET;
     const ip = (...words: string[]): Promise<unknown> => run(["ip", ...words]);
+    await removeLeftovers();
     await ip("netns", "add", netns);
     scope.defer(async () => void (await ip("netns", "del", netns)));
     await ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", netns);
@@ -116,5 +118,15 @@ export class FakeInternet {
 
   close(): Promise<void> {
     return this.#scope.close();
+  }
+}
+
+/** Namespaces of test processes that were killed; their links and routes go with them. */
+async function removeLeftovers(): Promise<void> {
+  const { stdout } = await run(["ip", "netns", "list"]);
+  for (const line of stdout.split("\n")) {
+    const match = /^(tt-internet-(\d+))\b/.exec(line);
+    if (match === null || processIdentity(Number(match[2])) !== undefined) continue;
+    await run(["ip", "netns", "del", match[1] ?? ""]);
   }
 }

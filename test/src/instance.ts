@@ -4,12 +4,12 @@ import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Instance as InstanceNames, instanceNames } from "@torpor/host";
-import { endInstance, type InstanceEnd } from "./end-instance.ts";
+import { endInstance, type InstanceEnd, minimalHostEnv } from "./end-instance.ts";
 import { HostClient } from "./host-client.ts";
 import { HttpClient } from "./http-client.ts";
 import { keeper } from "./keeper-client.ts";
 import { Program } from "./program.ts";
-import { guestBinaryPath, programArgv, repositoryRoot, templateCacheDir } from "./repository.ts";
+import { programArgv, templateCacheDir } from "./repository.ts";
 
 export interface InstanceOptions {
   /** Whether the server runs too. Default false. */
@@ -81,10 +81,7 @@ export class Instance {
   get #hostEnv(): Record<string, string> {
     const { pool = 0, shells = 0, env = {} } = this.#options;
     return {
-      TORPOR_STATE_DIR: this.stateDir,
-      TORPOR_HOST_TOKEN: this.#hostToken,
-      TORPOR_GUEST_BINARY: guestBinaryPath(),
-      TORPOR_TEMPLATES_SOURCE: join(repositoryRoot, "templates"),
+      ...minimalHostEnv(this.stateDir, this.#hostToken),
       TORPOR_POOL_TARGET: String(pool),
       TORPOR_POOL_SHELLS: String(shells),
       ...env,

@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { readlinkSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
@@ -8,6 +9,8 @@ import { findRunsc, inspectRunsc } from "../../host/src/driver/gvisor/runsc.ts";
 import { instanceNames } from "../../host/src/instance.ts";
 import { Slots } from "../../host/src/machine/slots.ts";
 import { Router } from "../../host/src/network/router.ts";
+import { minimalHostEnv } from "../src/end-instance.ts";
+import { keeper } from "../src/keeper-client.ts";
 import { templateCacheDir } from "../src/repository.ts";
 
 /** Router, cgroups, gVisor and slots of an instance, without the host program around them. */
@@ -24,6 +27,11 @@ export async function openGvisorBed(
   options: { resolvers?: readonly string[] } = {},
 ): Promise<GvisorBed> {
   const instance = instanceNames(stateDir);
+  // Should this process die, a host started on the same directory sweeps away what the bed had made.
+  const hostToken = randomBytes(16).toString("hex");
+  const ending = { stateDir, hostToken, hostEnv: minimalHostEnv(stateDir, hostToken) };
+  await mkdir(join(stateDir, "logs"));
+  keeper.watch(ending);
   const router = await Router.open({ instance, resolvers: options.resolvers ?? [], egress: new Map() });
   const cgroups = new CgroupTree(systemCgroupMounts(), instance.cgroup);
   cgroups.open();
@@ -53,6 +61,7 @@ export async function openGvisorBed(
       await slots.sweep();
       await router.remove();
       cgroups.close();
+      keeper.forget(ending);
     },
   };
 }
