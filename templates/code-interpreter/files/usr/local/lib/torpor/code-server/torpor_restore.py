@@ -72,7 +72,7 @@ def reseed(entropy: bytes) -> None:
     # uuid4 asks the kernel each time; uuid1 has a node, a clock sequence and a generator in libuuid that copies share.
     uuid: Any = sys.modules.get("uuid")
     if uuid is not None:
-        uuid._node = random.getrandbits(48) | (1 << 40)
+        uuid._node = int.from_bytes(os.urandom(6), "big") | (1 << 40)
         uuid._generate_time_safe = None
         uuid._last_timestamp = None
     tempfile: Any = sys.modules.get("tempfile")
