@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Sandbox } from "@torpor/sdk";
@@ -15,8 +15,8 @@ export async function waitingMember(instance: Instance, template: string): Promi
   await poolFull(instance, template);
   await delay(1000);
   const slots = readdirSync(join(instance.stateDir, "host", "machines"));
-  // Paused members only: an empty process that waits for an image is in another state.
-  const members = slots.map(processesOf(instance)).filter((pids) => pids.some(isStopped));
+  // Frozen members only: an empty process that waits for an image is not.
+  const members = slots.filter((slot) => isFrozen(instance, slot)).map(processesOf(instance));
   if (members.length === 0) throw new Error("no paused machine was found");
   const before = members.map(cpuTicks);
   await delay(WATCH_MS);
@@ -139,16 +139,25 @@ function stat(pid: number): string[] {
   return text.slice(text.lastIndexOf(")") + 2).split(" ");
 }
 
-function isStopped(pid: number): boolean {
-  return stat(pid)[0] === "T";
+function isFrozen(instance: Instance, slot: string): boolean {
+  const v1 = join("/sys/fs/cgroup/freezer", instance.names.cgroup, slot, "freezer.state");
+  if (existsSync(v1)) return readFileSync(v1, "utf8").trim() === "FROZEN";
+  return /^frozen 1$/m.test(
+    readFileSync(join(cgroupDirectory(instance, "memory"), slot, "cgroup.events"), "utf8"),
+  );
 }
 
 function cpuTicks(pids: readonly number[]): number {
   return pids.reduce((sum, pid) => sum + Number(stat(pid)[11]) + Number(stat(pid)[12]), 0);
 }
 
+/**
+ * Pss of a machine. Several of systrap's stub processes share one address space, which each of them would report whole:
+ * those with the very same map are counted once.
+ */
 function pssMib(pids: readonly number[]): number {
-  return pids.reduce(
+  const byMap = new Map(pids.map((pid) => [readFileSync(`/proc/${pid}/maps`, "utf8"), pid]));
+  return [...byMap.values()].reduce(
     (sum, pid) =>
       sum + Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, "utf8"))?.[1] ?? 0) / 1024,
     0,

@@ -5,7 +5,7 @@ export type Command = string | readonly string[];
 
 /** How to run a command. */
 export interface CommandOptions extends KeyedCallOptions {
-  /** Working directory; default: the template's, `/workspace` in Torpor's own. */
+  /** Working directory; default: the template's, `/home/user` in Torpor's own. */
   cwd?: string | undefined;
   /** Added to the sandbox's environment. */
   env?: Readonly<Record<string, string>> | undefined;
