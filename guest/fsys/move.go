@@ -16,7 +16,7 @@ func moveAcross(source, destination string) error {
 	if err != nil {
 		return PathError(err, destination)
 	}
-	defer os.RemoveAll(part)
+	defer removeTree(part)
 	copied := filepath.Join(part, "tree")
 	if err := copyTree(source, copied); err != nil {
 		return PathError(err, source)
@@ -24,7 +24,7 @@ func moveAcross(source, destination string) error {
 	if err := os.Rename(copied, destination); err != nil {
 		return PathError(err, destination)
 	}
-	if err := os.RemoveAll(source); err != nil {
+	if err := removeTree(source); err != nil {
 		return PathError(err, source)
 	}
 	return nil

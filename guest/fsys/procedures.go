@@ -151,14 +151,15 @@ func (f *Filesystem) listDir(r *http.Request, request *listRequest) (any, error)
 		return nil, wire.Errorf(wire.InvalidArgument, "path is not a directory: %s", path)
 	}
 	entries := []*Entry{}
-	if err := f.walk(path, depth, &entries); err != nil {
+	if err := f.walk(path, deviceOf(info), depth, &entries); err != nil {
 		return nil, err
 	}
 	return map[string]any{"entries": entries}, nil
 }
 
-// walk lists depth first in lexical order, without following links below the root.
-func (f *Filesystem) walk(dir string, depth uint32, entries *[]*Entry) error {
+// walk lists depth first in lexical order, without following links below the root or entering what is mounted there:
+// nobody who lists / at some depth wants every process of /proc.
+func (f *Filesystem) walk(dir string, device uint64, depth uint32, entries *[]*Entry) error {
 	children, err := os.ReadDir(dir)
 	if err != nil {
 		return PathError(err, dir)
@@ -173,8 +174,8 @@ func (f *Filesystem) walk(dir string, depth uint32, entries *[]*Entry) error {
 			return wire.Errorf(wire.ResourceExhausted, "the listing of '%s' has more than %d entries; ask for less depth", dir, entriesMax)
 		}
 		*entries = append(*entries, describe(path, info, f.paths.Accounts))
-		if child.IsDir() && depth > 1 {
-			if err := f.walk(path, depth-1, entries); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if child.IsDir() && depth > 1 && deviceOf(info) == device {
+			if err := f.walk(path, device, depth-1, entries); err != nil && !errors.Is(err, os.ErrNotExist) {
 				if e := wire.AsError(err); e.Code == wire.NotFound {
 					continue
 				}
@@ -185,6 +186,13 @@ func (f *Filesystem) walk(dir string, depth uint32, entries *[]*Entry) error {
 	return nil
 }
 
+func deviceOf(info os.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Dev
+	}
+	return 0
+}
+
 func (f *Filesystem) remove(r *http.Request, request *pathRequest) (any, error) {
 	if request.Path == "" {
 		return nil, wire.Errorf(wire.InvalidArgument, "field path is empty; name what to remove")
@@ -193,10 +201,10 @@ func (f *Filesystem) remove(r *http.Request, request *pathRequest) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	if path == "/" {
-		return nil, wire.Errorf(wire.InvalidArgument, "the root of the sandbox cannot be removed; destroy the sandbox instead")
+	if err := checkRemovable(path); err != nil {
+		return nil, err
 	}
-	if err := os.RemoveAll(path); err != nil {
+	if err := removeTree(path); err != nil {
 		return nil, PathError(err, path)
 	}
 	return struct{}{}, nil
