@@ -53,7 +53,7 @@ export function registerRun(program: Command, context: CliContext): void {
     )
     .option(
       "--out <guest[:path]>",
-      "copy out afterwards, to this directory unless said otherwise; may be repeated",
+      "copy out afterwards, to this directory unless said otherwise; a relative path is in /workspace, where the command runs; may be repeated",
       collectOut,
     )
     .option(
@@ -210,15 +210,16 @@ function splitCopy(text: string): Copy {
 }
 
 function collectIn(text: string, gathered: Copy[] = []): Copy[] {
-  const copy = splitCopy(text);
-  if (copy.to !== undefined && !copy.to.startsWith("/") && !copy.to.startsWith("~/"))
-    throw new InvalidArgumentError("The path in the sandbox must be absolute.");
-  return [...gathered, copy];
+  const { from, to } = splitCopy(text);
+  return [...gathered, { from, to: to === undefined ? undefined : inWorkspace(to) }];
 }
 
 function collectOut(text: string, gathered: Copy[] = []): Copy[] {
-  const copy = splitCopy(text);
-  if (!copy.from.startsWith("/") && !copy.from.startsWith("~/"))
-    throw new InvalidArgumentError("The path in the sandbox must be absolute.");
-  return [...gathered, copy];
+  const { from, to } = splitCopy(text);
+  return [...gathered, { from: inWorkspace(from), to }];
+}
+
+/** A path in the sandbox as the command sees it: a relative one is in the folder it runs in. */
+function inWorkspace(path: string): string {
+  return path.startsWith("/") || path.startsWith("~/") ? path : `/workspace/${path.replace(/^(\.\/)+/, "")}`;
 }
