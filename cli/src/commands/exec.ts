@@ -58,6 +58,10 @@ export function registerExec(program: Command, context: CliContext): void {
         });
         throw new ExitWith(exitCode);
       }
+      if (given[0]?.startsWith("-") === true && given[0] !== "--")
+        throw new UsageError(
+          `options go before the id: torpor exec ${given[0]} ... ${id} -- COMMAND (for a command of that name: torpor exec ${id} -- ${given.join(" ")})`,
+        );
       if (words.length === 0)
         throw new UsageError(
           `no command given: torpor exec ${id} -- ls -la, or torpor exec -it ${id} for a terminal`,
