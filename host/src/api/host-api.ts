@@ -1,7 +1,7 @@
 import { timingSafeEqual } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { Log } from "@torpor/base";
-import { CodedError, END_REASONS, type EndReason, type HostHealth, machineIdSchema, machineSpecSchema, machineUpdateSchema, randomText, type TemplateBuildEvent } from "@torpor/protocol";
+import { CodedError, createSnapshotSchema, END_REASONS, type EndReason, type HostHealth, machineIdSchema, machineSpecSchema, machineUpdateSchema, randomText, type TemplateBuildEvent } from "@torpor/protocol";
 import type { EventFeed } from "../machine/event-feed.ts";
 import type { Machines } from "../machine/machines.ts";
 import type { TemplatePools } from "../machine/template-pools.ts";
@@ -105,14 +105,36 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
       method: "PATCH",
       pattern: /^\/v1\/machines\/([^/]+)$/,
       answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
-        const { deadline_unix_ms } = await readJson(incoming, machineUpdateSchema);
-        json(outgoing, 200, machines.setDeadline(id, deadline_unix_ms));
+        json(outgoing, 200, machines.update(id, await readJson(incoming, machineUpdateSchema)));
       },
     },
     {
       method: "DELETE",
       pattern: /^\/v1\/machines\/([^/]+)$/,
       answer: async ({ outgoing, url, parts: [id = ""] }) => json(outgoing, 200, await machines.end(id, endReason(url.searchParams.get("reason")))),
+    },
+    {
+      method: "POST",
+      pattern: /^\/v1\/machines\/([^/]+)\/(pause|resume|hibernate|wake)$/,
+      answer: async ({ outgoing, parts: [id = "", verb] }) => json(outgoing, 200, await machines[verb as "pause" | "resume" | "hibernate" | "wake"](id)),
+    },
+    {
+      method: "POST",
+      pattern: /^\/v1\/machines\/([^/]+)\/snapshots$/,
+      answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
+        const { id: snapshotId, name } = await readJson(incoming, createSnapshotSchema);
+        json(outgoing, 201, await machines.snapshot(id, snapshotId, name));
+      },
+    },
+    { method: "GET", pattern: /^\/v1\/snapshots$/, answer: async ({ outgoing }) => json(outgoing, 200, { snapshots: await machines.snapshots() }) },
+    { method: "GET", pattern: /^\/v1\/snapshots\/([^/]+)$/, answer: async ({ outgoing, parts: [id = ""] }) => json(outgoing, 200, await machines.findSnapshot(id)) },
+    {
+      method: "DELETE",
+      pattern: /^\/v1\/snapshots\/([^/]+)$/,
+      answer: async ({ outgoing, parts: [id = ""] }) => {
+        await machines.removeSnapshot(id);
+        outgoing.writeHead(204).end();
+      },
     },
     {
       method: "GET",
