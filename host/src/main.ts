@@ -14,7 +14,9 @@ import { ImageStore } from "./image/image-store.ts";
 import { instanceNames } from "./instance.ts";
 import { Journal } from "./journal.ts";
 import { EventFeed } from "./machine/event-feed.ts";
-import { GUEST_PIDS_LIMIT, Machines } from "./machine/machines.ts";
+import { GUEST_PIDS_LIMIT } from "./machine/held-machine.ts";
+import { MachineJournal } from "./machine/machine-journal.ts";
+import { Machines } from "./machine/machines.ts";
 import { newMachineId } from "./machine/new-entry.ts";
 import { Sleep } from "./machine/sleep.ts";
 import { defaultRestoreWidth } from "./machine/pool.ts";
@@ -92,7 +94,7 @@ async function main(): Promise<void> {
   const machines = new Machines({
     images,
     sleep,
-    journal,
+    journal: new MachineJournal(journal, feed, systemClock, log),
     driver,
     slots,
     router,

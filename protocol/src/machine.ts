@@ -101,8 +101,8 @@ export interface Machine {
   /** A sentence for a person: exit status, last console lines, which limit was hit. */
   message: string | null;
   attestation: Attestation | null;
-  /** Where the machine came from: `pool` (a waiting restore), `shell` (restored into a waiting process), `cold`. */
-  source: "pool" | "shell" | "cold" | null;
+  /** Where the machine came from: `pool` (a waiting restore), `shell` (restored into a waiting process), `cold`, `snapshot`. */
+  source: "pool" | "shell" | "cold" | "snapshot" | null;
   on_expire: "destroy" | "hibernate";
   idle_timeout_seconds: number | null;
   on_idle: "hibernate" | "pause" | "destroy" | "none";

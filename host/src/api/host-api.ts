@@ -160,7 +160,7 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
       method: "DELETE",
       pattern: /^\/v1\/templates\/([^/]+)$/,
       answer: async ({ outgoing, parts: [name = ""] }) => {
-        await pools.remove(name, machines.templatesInUse);
+        await pools.remove(name, await machines.templatesInUse());
         outgoing.writeHead(204).end();
       },
     },

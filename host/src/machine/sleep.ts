@@ -1,11 +1,10 @@
-import { randomBytes } from "node:crypto";
 import type { Log } from "@torpor/base";
-import { type Attestation, CodedError, randomText } from "@torpor/protocol";
+import { CodedError, randomText } from "@torpor/protocol";
 import type { Driver, MachineHandle } from "../driver/driver.ts";
 import type { ImageManifest, ImageStore } from "../image/image-store.ts";
 import type { MachineEntry } from "../journal.ts";
 import { checkImageFits, type Headroom } from "./capacity.ts";
-import { GuestClient, type GuestIdentity } from "./guest-client.ts";
+import { GuestClient } from "./guest-client.ts";
 
 /** Supplies empty machines, ready to restore an image of that template into. */
 export interface EmptyMachineSource {
@@ -115,11 +114,6 @@ export class Sleep {
     if (made !== has) {
       throw new CodedError("image_incompatible", `image ${manifest.id} was made by ${made} and this host runs ${has}; a snapshot restores only under the build that made it. Install that build, or make the sandbox anew`, { details: { made_by: made, host_has: has } });
     }
-  }
-
-  /** Gives a locked guest its (next) identity. */
-  async unlock(guest: GuestClient, identity: Omit<GuestIdentity, "entropy_base64">): Promise<Attestation> {
-    return guest.init({ ...identity, entropy_base64: randomBytes(64).toString("base64") });
   }
 }
 

@@ -4,7 +4,7 @@ import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
 import { bakeGolden, findGolden, type Golden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
-import type { MachineSource } from "./machines.ts";
+import type { MachineSource } from "./machine-parts.ts";
 import type { EmptyMachineSource } from "./sleep.ts";
 import { Pool, type PristineMachine } from "./pool.ts";
 import type { Slots } from "./slots.ts";
