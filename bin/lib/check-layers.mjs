@@ -14,7 +14,7 @@ const BELOW = {
   sdk: [],
   cli: ["protocol", "base", "sdk"],
   web: ["protocol", "sdk"],
-  bench: ["protocol", "base", "host", "server", "sdk", "cli"],
+  bench: ["protocol", "base", "host", "server", "sdk", "cli", "test"],
   test: ["protocol", "base", "host", "server", "sdk", "cli"],
 };
 
@@ -38,6 +38,7 @@ export function violationsOf(root, workspace) {
   const listed = new Set([
     ...Object.keys(manifest.dependencies ?? {}),
     ...Object.keys(manifest.peerDependencies ?? {}),
+    ...(workspace === "test" ? ["vitest"] : []), // the root's, which runs the tests
   ]);
   for (const file of sourcesBelow(join(directory, "src"))) {
     const name = relative(root, file);

@@ -5,10 +5,10 @@ import { DEFAULT_STATE_DIR, type InstancePaths, instancePaths } from "./instance
 import { styleFor, type Style } from "./output/style.ts";
 
 /** Standard output or error: a terminal, a file or a pipe. */
-export type OutputStream = Writable & Partial<Pick<NodeJS.WriteStream, "isTTY" | "columns" | "rows">>;
+type OutputStream = Writable & Partial<Pick<NodeJS.WriteStream, "isTTY" | "columns" | "rows">>;
 
 /** Standard input: a terminal, a file or a pipe. */
-export type InputStream = Readable & Partial<Pick<NodeJS.ReadStream, "isTTY" | "setRawMode" | "unref">>;
+type InputStream = Readable & Partial<Pick<NodeJS.ReadStream, "isTTY" | "setRawMode" | "unref">>;
 
 /** What a command sees of the outside world, so that tests can stand in for all of it. */
 export interface CliContext {

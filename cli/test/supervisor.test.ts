@@ -8,25 +8,25 @@ import { type Instance, startInstance } from "../src/instance/supervisor.ts";
 import { supervisorOf } from "../src/instance/supervisor-lock.ts";
 import { type TemporaryInstance, temporaryInstance } from "./temporary-instance.ts";
 
-let it_: TemporaryInstance;
+let bed: TemporaryInstance;
 let events: string[];
 let running: Instance | undefined;
 
 beforeEach(() => {
-  it_ = temporaryInstance();
+  bed = temporaryInstance();
   events = [];
   running = undefined;
 });
 
 afterEach(async () => {
   await running?.stop({ drain: false });
-  it_.dispose();
+  bed.dispose();
 });
 
 async function start(env: NodeJS.ProcessEnv = {}, readyTimeoutMs = 10_000): Promise<Instance> {
   running = await startInstance({
-    paths: it_.paths,
-    installation: it_.installation,
+    paths: bed.paths,
+    installation: bed.installation,
     listen: "127.0.0.1:0",
     env: { PATH: process.env["PATH"], ...env },
     readyTimeoutMs,
@@ -47,31 +47,31 @@ describe("the supervisor", () => {
   it("starts the host before the server, serves a status, and stops the server first, then drains the host", async () => {
     const instance = await start();
     expect(events).toEqual(["host started", "host ready", "server started", "server ready"]);
-    const status = await readStatus(it_.paths);
+    const status = await readStatus(bed.paths, bed.installation);
     expect(status).toMatchObject({
       driver: "gvisor",
       acceleration: "systrap",
       healthy: true,
       url: instance.file.url,
     });
-    expect(status.pids.host).toBe(readRunFile(it_.paths.hostFile)?.pid);
+    expect(status.pids.host).toBe(readRunFile(bed.paths.hostFile)?.pid);
     await instance.stop({ drain: true });
-    expect(it_.trace().slice(-3)).toEqual(["server TERM", "host POST /v1/drain", "host TERM"]);
-    await expect(readStatus(it_.paths)).rejects.toThrow(/no Torpor instance runs/);
-    expect(supervisorOf(it_.paths.supervisorLock)).toBeNull();
+    expect(bed.trace().slice(-3)).toEqual(["server TERM", "host POST /v1/drain", "host TERM"]);
+    await expect(readStatus(bed.paths, bed.installation)).rejects.toThrow(/no Torpor instance runs/);
+    expect(supervisorOf(bed.paths.supervisorLock)).toBeNull();
   });
 
   it("keeps the host token to its owner and the state directories closed", async () => {
     await start();
-    expect(statSync(it_.paths.hostToken).mode & 0o777).toBe(0o600);
-    expect(statSync(it_.paths.hostDir).mode & 0o777).toBe(0o700);
-    expect(statSync(it_.paths.serverDir).mode & 0o777).toBe(0o700);
-    expect(readFileSync(it_.paths.hostToken, "utf8")).toMatch(/^[0-9a-f]{64}$/);
+    expect(statSync(bed.paths.hostToken).mode & 0o777).toBe(0o600);
+    expect(statSync(bed.paths.hostDir).mode & 0o777).toBe(0o700);
+    expect(statSync(bed.paths.serverDir).mode & 0o777).toBe(0o700);
+    expect(readFileSync(bed.paths.hostToken, "utf8")).toMatch(/^[0-9a-f]{64}$/);
   });
 
   it("starts a crashed server again and reports healthy afterwards", async () => {
     await start();
-    const before = readRunFile(it_.paths.serverFile);
+    const before = readRunFile(bed.paths.serverFile);
     process.kill(before?.pid ?? 0, "SIGKILL");
     await until(
       () =>
@@ -79,55 +79,55 @@ describe("the supervisor", () => {
       "the crash",
     );
     await until(() => {
-      const now = readRunFile(it_.paths.serverFile);
+      const now = readRunFile(bed.paths.serverFile);
       return now !== null && now.pid !== before?.pid && isAlive(now);
     }, "a new server");
-    expect((await readStatus(it_.paths)).healthy).toBe(true);
+    expect((await readStatus(bed.paths, bed.installation)).healthy).toBe(true);
   });
 
   it("says what the log says when the host cannot start, and leaves nothing running", async () => {
     await expect(start({ FAKE_HOST: "die" })).rejects.toThrow(
       /the host did not start: it exited with 3[\s\S]*host cannot start: no such device/,
     );
-    expect(supervisorOf(it_.paths.supervisorLock)).toBeNull();
-    expect(it_.trace()).toEqual(["host start"]);
+    expect(supervisorOf(bed.paths.supervisorLock)).toBeNull();
+    expect(bed.trace()).toEqual(["host start"]);
   });
 
   it("gives up on a server that never serves and takes the host down with it", async () => {
     await expect(start({ FAKE_SERVER: "never-ready" }, 700)).rejects.toThrow(
       /the server did not start: it was not ready after 0.7 s/,
     );
-    expect(it_.trace()).toContain("host TERM");
-    expect(readRunFile(it_.paths.hostFile)).toBeNull();
+    expect(bed.trace()).toContain("host TERM");
+    expect(readRunFile(bed.paths.hostFile)).toBeNull();
   });
 
   it("refuses a second supervisor of the same state directory", async () => {
     await start();
     await expect(
       startInstance({
-        paths: it_.paths,
-        installation: it_.installation,
+        paths: bed.paths,
+        installation: bed.installation,
         listen: "127.0.0.1:0",
         env: {},
         onEvent: () => {},
       }),
     ).rejects.toThrow(/already runs/);
-    expect((await readStatus(it_.paths)).healthy).toBe(true);
+    expect((await readStatus(bed.paths, bed.installation)).healthy).toBe(true);
   });
 
   it("takes over a lock whose holder is dead, even if its pid is in use again", async () => {
-    mkdirSync(it_.paths.runDir, { recursive: true });
-    writeFileSync(it_.paths.supervisorLock, JSON.stringify({ pid: process.ppid, start_time: 1 }));
+    mkdirSync(bed.paths.runDir, { recursive: true });
+    writeFileSync(bed.paths.supervisorLock, JSON.stringify({ pid: process.ppid, start_time: 1 }));
     await start();
-    expect(supervisorOf(it_.paths.supervisorLock)?.pid).toBe(process.pid);
+    expect(supervisorOf(bed.paths.supervisorLock)?.pid).toBe(process.pid);
   });
 });
 
 describe("down", () => {
   const down = (notes: string[] = []) =>
     shutDown({
-      paths: it_.paths,
-      installation: it_.installation,
+      paths: bed.paths,
+      installation: bed.installation,
       env: { PATH: process.env["PATH"] },
       drain: true,
       onNote: (message) => notes.push(message),
@@ -138,11 +138,11 @@ describe("down", () => {
   });
 
   it("starts a host for the clean-up when machines were left without one", async () => {
-    mkdirSync(it_.paths.runDir, { recursive: true });
-    writeFileSync(it_.paths.undrained, "");
+    mkdirSync(bed.paths.runDir, { recursive: true });
+    writeFileSync(bed.paths.undrained, "");
     const notes: string[] = [];
     expect(await down(notes)).toEqual({ was_running: true, killed: [] });
-    expect(it_.trace()).toContain("host POST /v1/drain");
+    expect(bed.trace()).toContain("host POST /v1/drain");
     expect(notes.join()).toMatch(/starting one to do it/);
     expect(await down()).toEqual({ was_running: false, killed: [] });
   });

@@ -19,6 +19,7 @@ import (
 	"torpor/guest/identity"
 	"torpor/guest/process"
 	"torpor/guest/reaper"
+	"torpor/guest/service"
 	"torpor/guest/spawn"
 	"torpor/guest/sudo"
 	"torpor/guest/wire"
@@ -54,6 +55,7 @@ type Agent struct {
 	startedAt time.Time
 	conns     connections
 	sudo      *sudo.Server
+	services  *service.Supervisor
 	cpu       cpuSample
 }
 
@@ -76,6 +78,12 @@ func New(o Options) *Agent {
 	}
 	a.init = &identity.Initializer{Gate: a.gate, Platform: o.Platform, Reaper: o.Reaper, Accounts: a.accounts,
 		SetPidsLimit: cgroup.SetPidsLimit, CloseStreams: a.conns.closeOthers, WarmUp: a.warmUp}
+	a.services = &service.Supervisor{Root: o.Platform.Root, Reaper: o.Reaper, Accounts: a.accounts, Confine: cgroup.Add,
+		Settings: func() service.Settings {
+			d := defaults()
+			return service.Settings{Env: d.Env, User: d.DefaultUser, Workdir: d.DefaultWorkdir}
+		}}
+	a.init.StartServices = a.services.Start
 	a.table = process.NewTable(o.Reaper, a.accounts, defaults, cgroup.Add)
 	paths := &fsys.Paths{Accounts: a.accounts,
 		DefaultUser:    func() string { return defaults().DefaultUser },
@@ -107,6 +115,8 @@ const (
 	headerBytesMax = 64 << 10
 	headerTimeout  = 30 * time.Second
 	connectionsMax = 4096
+	// localConnectionsMax bounds those that come from inside the sandbox.
+	localConnectionsMax = 512
 )
 
 // Serve answers on the listener until ctx ends; then it ends all processes it started.
@@ -121,7 +131,8 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	err := server.Serve(&limitedListener{Listener: listener, slots: make(chan struct{}, connectionsMax)})
+	err := server.Serve(newLimitedListener(listener))
+	a.services.Stop()
 	a.table.KillAll()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

@@ -41,21 +41,42 @@ func (c *connections) closeOthers(r *http.Request) {
 	}
 }
 
-// limitedListener accepts no more connections than it has slots.
+// limitedListener accepts no more connections than its bounds. Those from inside the sandbox have a bound of their own,
+// so that user code cannot keep the host out by holding connections.
 type limitedListener struct {
 	net.Listener
-	slots chan struct{}
+	slots      chan struct{}
+	localSlots chan struct{}
 }
 
-// Accept waits for a slot and then for a connection.
+func newLimitedListener(listener net.Listener) *limitedListener {
+	return &limitedListener{Listener: listener, slots: make(chan struct{}, connectionsMax), localSlots: make(chan struct{}, localConnectionsMax)}
+}
+
+// Accept waits for a connection that is within the bounds; one from inside that is not is closed.
 func (l *limitedListener) Accept() (net.Conn, error) {
-	l.slots <- struct{}{}
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		slots := l.slots
+		if isLocal(conn) {
+			slots = l.localSlots
+		}
+		select {
+		case slots <- struct{}{}:
+			return &limitedConn{Conn: conn, free: func() { <-slots }}, nil
+		default:
+			conn.Close()
+		}
 	}
-	return &limitedConn{Conn: conn, free: func() { <-l.slots }}, nil
+}
+
+func isLocal(conn net.Conn) bool {
+	from, _ := conn.RemoteAddr().(*net.TCPAddr)
+	to, _ := conn.LocalAddr().(*net.TCPAddr)
+	return from != nil && to != nil && (from.IP.IsLoopback() || from.IP.Equal(to.IP))
 }
 
 type limitedConn struct {

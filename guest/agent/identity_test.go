@@ -2,11 +2,15 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func steps(answer object) map[string]string {
@@ -51,7 +55,7 @@ func TestInitGivesTheMachineItsIdentity(t *testing.T) {
 	if status != 200 || answer["complete"] != true || answer["generation"] != float64(3) {
 		t.Fatalf("%d %v", status, answer)
 	}
-	want := map[string]string{"clock": "not_needed", "entropy": "done", "hostname": "done", "machine_id": "done", "resolv_conf": "done", "pids_limit": "not_needed",
+	want := map[string]string{"clock": "not_needed", "processes": "not_needed", "entropy": "done", "hostname": "done", "machine_id": "done", "resolv_conf": "done", "pids_limit": "not_needed",
 		"info": "done", "ssh_host_keys": "not_needed", "shells": "done", "on_restore_hooks": "done"}
 	if got := steps(answer); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("steps %v", got)
@@ -235,4 +239,42 @@ func TestPreparedCopyNeedsLessAtInit(t *testing.T) {
 	if r := s.exec("echo $HOSTNAME $GREETING", nil); !strings.HasSuffix(string(r.stdout), " hello\n") {
 		t.Errorf("%q", r.stdout)
 	}
+}
+
+func TestCodeInsideCannotKeepTheHostOut(t *testing.T) {
+	s := newLocked(t)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /torpor/init HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+	time.Sleep(50 * time.Millisecond) // the agent is reading the rest, which never comes
+	if status, answer := s.init(nil); status != 200 {
+		t.Errorf("%d %v", status, answer)
+	}
+	held := []net.Conn{}
+	for range localConnectionsMax + 50 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+	}
+	refused := held[len(held)-1]
+	_ = refused.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := refused.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a connection beyond the bound: %v", err)
+	}
+	for _, c := range held {
+		c.Close()
+	}
+	s.client.CloseIdleConnections()
+	eventually(t, "room again", func() bool {
+		response, err := http.Get(s.url + "/health")
+		if err == nil {
+			response.Body.Close()
+		}
+		return err == nil
+	})
 }

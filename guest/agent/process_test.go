@@ -550,8 +550,8 @@ func TestTerminal(t *testing.T) {
 	send("sleep 300\n")
 	until("sleep 300\r\n")
 	time.Sleep(100 * time.Millisecond) // the terminal must have the sleep in its foreground before ^C
-	send("\x03")
-	until("^C")
+	send("\x03")                       // not every kernel echoes it
+	time.Sleep(100 * time.Millisecond)
 	send("echo st$?\n")
 	until("st130")
 	if _, answer := s.call("/process.Process/CloseStdin", object{"process": pid}); answer["code"] != "unknown" {

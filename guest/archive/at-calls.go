@@ -33,6 +33,19 @@ func symlinkat(target string, dir int, name string) error {
 	return call3(syscall.SYS_SYMLINKAT, uintptr(unsafe.Pointer(t)), uintptr(dir), uintptr(unsafe.Pointer(n)))
 }
 
+// fstatat looks at name itself, not at what a link leads to.
+func fstatat(dir int, name string, into *syscall.Stat_t) error {
+	n, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	_, _, errno := syscall.Syscall6(syscall.SYS_NEWFSTATAT, uintptr(dir), uintptr(unsafe.Pointer(n)), uintptr(unsafe.Pointer(into)), atSymlinkNoFollow, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 func linkat(fromDir int, from string, toDir int, to string) error {
 	f, err := syscall.BytePtrFromString(from)
 	if err != nil {

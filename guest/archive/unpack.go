@@ -243,12 +243,11 @@ func (u *unpacker) openFolder(name string, create bool) (int, error) {
 		return at, nil
 	}
 	for _, part := range strings.Split(name, "/") {
-		const flags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
-		next, err := syscall.Openat(at, part, flags, 0)
+		next, err := openChild(at, part)
 		if errors.Is(err, syscall.ENOENT) && create {
 			if err = syscall.Mkdirat(at, part, 0o755); err == nil || errors.Is(err, syscall.EEXIST) {
 				made := err == nil
-				if next, err = syscall.Openat(at, part, flags, 0); err == nil && made {
+				if next, err = openChild(at, part); err == nil && made {
 					err = syscall.Fchown(next, int(u.user.UID), int(u.user.GID))
 				}
 			}
@@ -260,4 +259,29 @@ func (u *unpacker) openFolder(name string, create bool) (int, error) {
 		at = next
 	}
 	return at, nil
+}
+
+// openChild opens a folder in the folder at, and nothing else. The folder is looked at first and compared afterwards:
+// gVisor follows a link in spite of O_NOFOLLOW when O_DIRECTORY is there too, and without it a pipe or a device could be opened.
+func openChild(at int, name string) (int, error) {
+	var seen, opened syscall.Stat_t
+	if err := fstatat(at, name, &seen); err != nil {
+		return -1, err
+	}
+	switch seen.Mode & syscall.S_IFMT {
+	case syscall.S_IFDIR:
+	case syscall.S_IFLNK:
+		return -1, syscall.ELOOP
+	default:
+		return -1, syscall.ENOTDIR
+	}
+	fd, err := syscall.Openat(at, name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := syscall.Fstat(fd, &opened); err != nil || opened.Dev != seen.Dev || opened.Ino != seen.Ino {
+		syscall.Close(fd)
+		return -1, syscall.ELOOP // it was exchanged in between
+	}
+	return fd, nil
 }

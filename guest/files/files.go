@@ -134,7 +134,7 @@ func (f *Files) download(w http.ResponseWriter, r *http.Request) error {
 func openRegular(path string) (*os.File, os.FileInfo, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
-		if errors.Is(err, syscall.ENXIO) { // a socket, or a device with nothing behind it
+		if info, statErr := os.Stat(path); statErr == nil && !info.Mode().IsRegular() { // a socket, or a device with nothing behind it
 			return nil, nil, wire.Errorf(wire.InvalidArgument, "path '%s' is not a regular file", path)
 		}
 		return nil, nil, fsys.PathError(err, path)

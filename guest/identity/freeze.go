@@ -2,7 +2,6 @@ package identity
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"time"
 
@@ -27,7 +26,7 @@ func (i *Initializer) ServeFreeze(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var q freezeRequest
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
+	body, err := readBody(w, r)
 	if err == nil && len(body) > 0 {
 		err = json.Unmarshal(body, &q)
 	}

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"torpor/guest/account"
 	"torpor/guest/reaper"
+	"torpor/guest/service"
 	"torpor/guest/wire"
 )
 
@@ -31,6 +33,8 @@ type Initializer struct {
 	CloseStreams func(*http.Request)
 	// WarmUp runs a command the way clients do and waits until its shell is replaced.
 	WarmUp func()
+	// StartServices starts what the template declares and waits until it serves.
+	StartServices func(context.Context, []service.Spec) error
 
 	presetsMu sync.Mutex
 	presets   Presets
@@ -151,15 +155,16 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST")
 		return
 	}
+	// Code inside can reach this route: it must not be able to hold the lock, or a request, by sending slowly.
+	body, err := readBody(w, r)
+	if err != nil {
+		refuse(http.StatusBadRequest, "invalid_argument", "reading the request failed: "+err.Error())
+		return
+	}
 	i.Gate.changing.Lock()
 	defer i.Gate.changing.Unlock()
 	if !i.Gate.Locked() {
 		refuse(http.StatusConflict, "already_initialized", "the sandbox has its identity; freeze it before giving it another")
-		return
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
-	if err != nil {
-		refuse(http.StatusBadRequest, "invalid_argument", "reading the request failed: "+err.Error())
 		return
 	}
 	var q initRequest
@@ -181,6 +186,17 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusInternalServerError
 	}
 	wire.WriteJSON(w, status, attestation)
+}
+
+// bodyLimit is how long a request of these routes may take to arrive.
+const bodyLimit = 10 * time.Second
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyLimit))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
+	_ = control.SetReadDeadline(time.Time{})
+	return body, err
 }
 
 func (q *initRequest) identity() *Identity {
@@ -290,6 +306,16 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 			return done, "replaced"
 		}
 		return done, "reseeded at each use"
+	})
+	step("processes", true, func() (string, string) {
+		detail, err := i.Platform.reseed(q.EntropyBase64, q.Generation, q.SandboxID, id.Env, reseedLimit)
+		switch {
+		case err != nil:
+			return failed, err.Error()
+		case detail == "":
+			return notNeeded, ""
+		}
+		return done, detail
 	})
 	step("on_restore_hooks", true, func() (string, string) {
 		results := runner{i.Reaper}.runFolder(i.Platform.path("/etc/torpor/on-restore.d"), hookEnv(id), restoreHookLimit)

@@ -1,13 +1,15 @@
 package identity
 
 import (
+	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"torpor/guest/service"
 	"torpor/guest/wire"
 )
 
@@ -20,6 +22,9 @@ type prepareRequest struct {
 	DefaultUser    string            `json:"default_user"`
 	DefaultWorkdir string            `json:"default_workdir"`
 	PidsLimit      int               `json:"pids_limit"`
+	// Services are started, and waited for at most ServicesTimeoutMs (0: 60 s).
+	Services          []service.Spec `json:"services"`
+	ServicesTimeoutMs int64          `json:"services_timeout_ms"`
 }
 
 // preparation is what has been done ahead for the first init of this copy.
@@ -65,6 +70,7 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST")
 		return
 	}
+	body, err := readBody(w, r)
 	i.Gate.changing.Lock()
 	defer i.Gate.changing.Unlock()
 	if !i.Gate.Locked() || i.Gate.Identity() != nil {
@@ -72,7 +78,6 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var q prepareRequest
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
 	if err == nil {
 		err = json.Unmarshal(body, &q)
 	}
@@ -103,7 +108,16 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 		i.presetsMu.Unlock()
 		i.RefitShells()
 	}
+	if len(q.Services) > 0 {
+		if err := i.startServices(q); err != nil {
+			return err
+		}
+	}
 	if len(q.EntropyBase64) > 0 {
+		// Init does it again with its own bytes; the pages it then needs are in memory by this.
+		if _, err := i.Platform.reseed(q.EntropyBase64, 0, "", i.Presets().Env, reseedLimit); err != nil {
+			return err
+		}
 		if err := i.Platform.AddEntropy(q.EntropyBase64); err != nil && err != ErrHostRandom {
 			return err
 		}
@@ -136,4 +150,20 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 	}
 	i.WarmUp()
 	return nil
+}
+
+// servicesLimitDefault is how long services may take to come up; a cold Python in a busy machine takes seconds.
+const servicesLimitDefault = 60 * time.Second
+
+func (i *Initializer) startServices(q *prepareRequest) error {
+	if err := i.Platform.makeReseedFolder(); err != nil {
+		return err
+	}
+	limit := time.Duration(q.ServicesTimeoutMs) * time.Millisecond
+	if limit <= 0 {
+		limit = servicesLimitDefault
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return i.StartServices(ctx, q.Services)
 }

@@ -22,7 +22,7 @@ import { Sleep } from "./machine/sleep.ts";
 import { defaultRestoreWidth } from "./machine/pool.ts";
 import { Slots } from "./machine/slots.ts";
 import { TemplatePools } from "./machine/template-pools.ts";
-import { type Egress, Router } from "./network/router.ts";
+import { type Egress, Router, type RouterMemory } from "./network/router.ts";
 import { findResolvers, resolvConfText } from "./resolvers.ts";
 import { claimRunFile } from "./run-file.ts";
 import { TemplateStore } from "./template/index.ts";
@@ -165,7 +165,7 @@ async function main(): Promise<void> {
 }
 
 async function openRouter(journal: Journal, instance: ReturnType<typeof instanceNames>, resolvers: string[]): Promise<Router> {
-  const memory = (journal.fact("router") ?? undefined) as { block: number; forwardBefore: string } | undefined;
+  const memory = (journal.fact("router") ?? undefined) as RouterMemory | undefined;
   const egress = new Map<number, Egress>();
   for (const entry of journal.living()) if (entry.slot !== null) egress.set(entry.slot, entry.spec.network);
   const router = await Router.open({ instance, memory, resolvers, egress });

@@ -43,9 +43,10 @@ export class CodedError extends Error {
 
   /** Reads an error answer of one of our own processes; an unreadable body gives `fallback`. */
   static fromEnvelope(body: unknown, fallback: ErrorCode, fallbackMessage: string): CodedError {
-    const error = typeof body === "object" && body !== null ? (body as Partial<ErrorEnvelope>).error : undefined;
+    const error =
+      typeof body === "object" && body !== null ? (body as Partial<ErrorEnvelope>).error : undefined;
     if (typeof error === "object" && error !== null && isErrorCode(error.code)) {
-      return new CodedError(error.code, String(error.message), { details: error.details ?? {} });
+      return new CodedError(error.code, `${error.message}`, { details: error.details ?? {} });
     }
     return new CodedError(fallback, fallbackMessage);
   }

@@ -30,6 +30,7 @@ export const ERROR_CODES = {
   client_closed_request: { status: 499, retryable: false },
   internal: { status: 500, retryable: false },
   host_unavailable: { status: 503, retryable: true },
+  store_unavailable: { status: 503, retryable: true },
   template_not_ready: { status: 503, retryable: true },
   guest_unavailable: { status: 503, retryable: true },
   deadline_exceeded: { status: 504, retryable: true },

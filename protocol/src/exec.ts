@@ -9,8 +9,14 @@ export const guestPathSchema = z
   .string()
   .min(1, "must not be empty")
   .refine(noNul, "must not contain NUL")
-  .refine((path) => new TextEncoder().encode(path).length <= LIMITS.maxPathBytes, `must be at most ${LIMITS.maxPathBytes} bytes`)
-  .refine((path) => path.startsWith("/") || path === "~" || path.startsWith("~/"), "must be absolute (start with '/') or start with '~/'")
+  .refine(
+    (path) => new TextEncoder().encode(path).length <= LIMITS.maxPathBytes,
+    `must be at most ${LIMITS.maxPathBytes} bytes`,
+  )
+  .refine(
+    (path) => path.startsWith("/") || path === "~" || path.startsWith("~/"),
+    "must be absolute (start with '/') or start with '~/'",
+  )
   .refine((path) => !path.split("/").includes(".."), "must not contain '..'");
 
 /** Body of `POST /v1/sandboxes/{id}/exec`. */
@@ -30,13 +36,20 @@ export const execRequestSchema = z.strictObject({
     .optional(),
   /** Text given to the command on standard input, which is then closed. Without it standard input is empty. */
   stdin: z.string().max(LIMITS.maxCommandBytes).optional(),
+  /** Standard input stays open for `POST .../processes/{pid}/stdin`. Not together with `stdin`, which closes it. */
+  keep_stdin_open: z.boolean().default(false),
   /**
    * Seconds until TERM to the whole process group, then KILL. Fractions allowed. Default 60; a background command
    * has no limit unless one is given.
    */
   timeout_seconds: z.number().positive("must be more than 0").max(LIMITS.maxExecTimeoutSeconds).optional(),
   /** Output kept per stream; the rest is counted and dropped. */
-  max_output_bytes: z.number().int().min(0).max(LIMITS.maxMaxOutputBytes).default(LIMITS.defaultMaxOutputBytes),
+  max_output_bytes: z
+    .number()
+    .int()
+    .min(0)
+    .max(LIMITS.maxMaxOutputBytes)
+    .default(LIMITS.defaultMaxOutputBytes),
   /** How output is written in JSON: `utf8` replaces invalid bytes by U+FFFD, `base64` is byte-exact. */
   encoding: z.enum(["utf8", "base64"]).default("utf8"),
   /**

@@ -33,7 +33,10 @@ const listen = z.string().transform((text, context) => {
   const match = /^(?:\[([^\]]+)\]|([^:]+)):(\d{1,5})$/.exec(text);
   const port = Number(match?.[3]);
   if (match === null || port > 65_535) {
-    context.addIssue({ code: "custom", message: "must be host:port, e.g. 127.0.0.1:7070 (port 0 picks a free one)" });
+    context.addIssue({
+      code: "custom",
+      message: "must be host:port, e.g. 127.0.0.1:7070 (port 0 picks a free one)",
+    });
     return z.NEVER;
   }
   return { host: match[1] ?? match[2] ?? "", port };
@@ -42,9 +45,15 @@ const listen = z.string().transform((text, context) => {
 const schema = z.object({
   TORPOR_STATE_DIR: z.string().startsWith("/", "must be an absolute path").default("/var/lib/torpor"),
   TORPOR_LISTEN: listen.default({ host: "127.0.0.1", port: 7070 }),
-  TORPOR_HOST_URL: z.string().regex(/^(unix:\/|http:\/\/)/, "must be unix:/path/to/host.sock or http://host:port").optional(),
+  TORPOR_HOST_URL: z
+    .string()
+    .regex(/^(unix:\/|http:\/\/)/, "must be unix:/path/to/host.sock or http://host:port")
+    .optional(),
   TORPOR_HOST_TOKEN: z.string().min(1, "must be the token the host was started with"),
-  TORPOR_DATABASE_URL: z.string().regex(/^postgres(ql)?:\/\//, "must be postgres://…; leave it out for SQLite").optional(),
+  TORPOR_DATABASE_URL: z
+    .string()
+    .regex(/^postgres(ql)?:\/\//, "must be postgres://…; leave it out for SQLite")
+    .optional(),
   TORPOR_RUN_AS: owner.optional(),
   TORPOR_API_KEY_FILE: z.string().startsWith("/", "must be an absolute path").optional(),
   TORPOR_API_KEY_OWNER: owner.optional(),
@@ -53,10 +62,15 @@ const schema = z.object({
 
 /** Reads the environment; an empty variable counts as unset. @throws Error that lists every problem at once. */
 export function readConfig(environment: Readonly<Record<string, string | undefined>>): ServerConfig {
-  const set = Object.fromEntries(Object.entries(environment).filter(([name, value]) => name.startsWith("TORPOR_") && value !== ""));
+  const set = Object.fromEntries(
+    Object.entries(environment).filter(([name, value]) => name.startsWith("TORPOR_") && value !== ""),
+  );
   const parsed = schema.safeParse(set);
   if (!parsed.success) {
-    const lines = parsed.error.issues.map((issue) => `  ${issue.path.join(".")}: ${issue.message.startsWith("Invalid input") ? "is required" : issue.message}`);
+    const lines = parsed.error.issues.map(
+      (issue) =>
+        `  ${issue.path.join(".")}: ${issue.message.startsWith("Invalid input") ? "is required" : issue.message}`,
+    );
     throw new Error(`the server's configuration is not usable:\n${lines.join("\n")}`);
   }
   const { data } = parsed;

@@ -14,12 +14,19 @@ export function giveFolder(directory: string, { uid, gid }: Owner): void {
  * @throws Error when it is still able to become root afterwards.
  */
 export function dropPrivileges({ uid, gid }: Owner): void {
-  if (process.getuid === undefined || process.setgroups === undefined || process.setgid === undefined || process.setuid === undefined) {
+  if (
+    process.getuid === undefined ||
+    process.setgroups === undefined ||
+    process.setgid === undefined ||
+    process.setuid === undefined
+  ) {
     throw new Error("this system has no users to change to; leave TORPOR_RUN_AS out");
   }
   if (process.getuid() !== 0) {
     if (process.getuid() === uid) return;
-    throw new Error(`TORPOR_RUN_AS asks for uid ${uid}, but the process runs as uid ${process.getuid()} and cannot change; start it as root or leave TORPOR_RUN_AS out`);
+    throw new Error(
+      `TORPOR_RUN_AS asks for uid ${uid}, but the process runs as uid ${process.getuid()} and cannot change; start it as root or leave TORPOR_RUN_AS out`,
+    );
   }
   process.setgroups([]);
   process.setgid(gid);

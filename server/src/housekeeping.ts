@@ -37,9 +37,14 @@ export class Housekeeping {
   async sweep(): Promise<void> {
     const now = this.#clock.now();
     try {
-      const sandboxes = await this.#inBatches(() => this.#sandboxes.purgeEnded(now - LIMITS.endedRetentionSeconds * 1_000, BATCH_ROWS));
-      const keys = await this.#inBatches(() => this.#idempotency.purge(now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS));
-      if (sandboxes + keys > 0) this.#log.info({ op: "housekeeping", outcome: "done", sandboxes, idempotencyKeys: keys });
+      const sandboxes = await this.#inBatches(() =>
+        this.#sandboxes.purgeEnded(now - LIMITS.endedRetentionSeconds * 1_000, BATCH_ROWS),
+      );
+      const keys = await this.#inBatches(() =>
+        this.#idempotency.purge(now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS),
+      );
+      if (sandboxes + keys > 0)
+        this.#log.info({ op: "housekeeping", outcome: "done", sandboxes, idempotencyKeys: keys });
     } catch (error) {
       this.#log.error({ op: "housekeeping", outcome: "failed", err: error });
     }

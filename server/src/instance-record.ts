@@ -4,7 +4,7 @@ import { z } from "zod";
 const recordSchema = z.object({ pid: z.number().int(), start_time: z.string() });
 
 /** A running process, told apart from a later one of the same pid by when it started. */
-export interface InstanceRecord {
+interface InstanceRecord {
   pid: number;
   /** Field 22 of `/proc/<pid>/stat`: clock ticks since boot. */
   start_time: string;
@@ -12,7 +12,7 @@ export interface InstanceRecord {
 }
 
 /** Start time of a process, or undefined when there is none of that pid. */
-export function processStartTime(pid: number): string | undefined {
+function processStartTime(pid: number): string | undefined {
   let stat: string;
   try {
     stat = readFileSync(`/proc/${pid}/stat`, "utf8");

@@ -20,14 +20,27 @@ async function main(config: ServerConfig): Promise<void> {
   mkdirSync(serverDir, { recursive: true, mode: 0o700 });
   const recordFile = join(runDir, "server.json");
   const other = liveInstance(recordFile);
-  if (other !== undefined) throw new Error(`a server of ${config.stateDir} runs already as pid ${other}; stop it with torpor down, or use another TORPOR_STATE_DIR`);
+  if (other !== undefined)
+    throw new Error(
+      `a server of ${config.stateDir} runs already as pid ${other}; stop it with torpor down, or use another TORPOR_STATE_DIR`,
+    );
 
   await using scope = new Scope();
   const database = await openDatabase(config.database);
   scope.defer(() => database.close());
-  const isNew = await bootstrapKey(new KeyStore(database), config.apiKeyFile, config.apiKeyOwner, systemClock);
+  const isNew = await bootstrapKey(
+    new KeyStore(database),
+    config.apiKeyFile,
+    config.apiKeyOwner,
+    systemClock,
+  );
   if (isNew) log.info({ op: "bootstrap", outcome: "admin key written", apiKeyFile: config.apiKeyFile });
-  const server = await startServer({ database, host: { url: config.hostUrl, token: config.hostToken }, listen: config.listen, log });
+  const server = await startServer({
+    database,
+    host: { url: config.hostUrl, token: config.hostToken },
+    listen: config.listen,
+    log,
+  });
   scope.defer(() => server.close());
   writeInstance(recordFile, server.url);
   if (config.runAs !== undefined) {

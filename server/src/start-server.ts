@@ -1,8 +1,9 @@
 import { createServer, type Server } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
+import type { Duplex } from "node:stream";
 import { getRequestListener } from "@hono/node-server";
 import { type Clock, type Log, Scope, systemClock } from "@torpor/base";
-import { randomText } from "@torpor/protocol";
+import { CodedError, randomText } from "@torpor/protocol";
 import { Authenticator } from "./auth/authenticator.ts";
 import { HostClient } from "./host/host-client.ts";
 import { FixedPlacement, HostLink } from "./host/placement.ts";
@@ -19,6 +20,7 @@ import { Sandboxes } from "./sandbox/sandboxes.ts";
 import { IdempotencyStore } from "./store/idempotency-store.ts";
 import { KeyStore } from "./store/key-store.ts";
 import type { Database } from "./store/open-database.ts";
+import { serialId } from "./serial-id.ts";
 import { SandboxStore } from "./store/sandbox-store.ts";
 import { VERSION } from "./version.ts";
 
@@ -58,7 +60,13 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const sandboxes = new Sandboxes({ store: sandboxStore, placement, clock, log });
   const activity = new ActivityLog(sandboxStore, clock, log);
   scope.defer(() => activity.flush());
-  const idempotency = new Idempotency({ store: idempotencyStore, owner: `srv_${randomText(20)}`, shared: database.kind === "postgres", clock, log });
+  const idempotency = new Idempotency({
+    store: idempotencyStore,
+    owner: `srv_${randomText(20)}`,
+    shared: database.kind === "postgres",
+    clock,
+    log,
+  });
   scope.defer(() => idempotency.close());
   const metrics = new Metrics();
   const authenticator = new Authenticator(keyStore, clock, log);
@@ -66,14 +74,41 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const [link] = placement.links;
   if (link === undefined) throw new Error("a server needs a host");
   const watch = new HostWatch({ link, store: sandboxStore, sandboxes, clock, log, ...options.watch });
-  const deps: RouteDeps = { api, sandboxes, sandboxStore, keyStore, placement, idempotency, activity, metrics, clock, log, version: VERSION };
+  const deps: RouteDeps = {
+    api,
+    sandboxes,
+    sandboxStore,
+    keyStore,
+    placement,
+    idempotency,
+    activity,
+    metrics,
+    clock,
+    log,
+    version: VERSION,
+  };
   addRoutes(deps);
-  const listener = getRequestListener(api.app.fetch, { overrideGlobalObjects: false, autoCleanupIncoming: false });
+  const listener = getRequestListener(api.app.fetch, {
+    overrideGlobalObjects: false,
+    autoCleanupIncoming: false,
+  });
   const server = createServer(
     // Head limits are Node's own; a body may take as long as it is sent, since files of any size stream through here.
-    { noDelay: true, keepAliveTimeout: 65_000, headersTimeout: 30_000, requestTimeout: 0, maxHeaderSize: 32 * 1024 },
-    (incoming, outgoing) => void listener(incoming, outgoing),
+    {
+      noDelay: true,
+      keepAliveTimeout: 65_000,
+      headersTimeout: 30_000,
+      requestTimeout: 0,
+      maxHeaderSize: 32 * 1024,
+    },
+    (incoming, outgoing) => {
+      // A connection that breaks is seen as `close` by whoever works on it; unheard, its error would end the process.
+      incoming.on("error", () => {});
+      outgoing.on("error", () => {});
+      void listener(incoming, outgoing);
+    },
   );
+  server.on("clientError", refuseUnreadable);
   const sockets = new Set<Socket>();
   server.on("connection", (socket) => {
     sockets.add(socket);
@@ -92,7 +127,36 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const owned = scope.move();
   const address = server.address() as AddressInfo;
   const shownHost = address.family === "IPv6" ? `[${address.address}]` : address.address;
-  return { url: `http://${shownHost}:${address.port}`, sandboxStore, keyStore, watch, close: () => owned.close() };
+  return {
+    url: `http://${shownHost}:${address.port}`,
+    sandboxStore,
+    keyStore,
+    watch,
+    close: () => owned.close(),
+  };
+}
+
+/** Answers what is not HTTP, or whose head is too large, in the same envelope as everything else. */
+function refuseUnreadable(error: NodeJS.ErrnoException, socket: Duplex): void {
+  if (error.code === "ECONNRESET" || !socket.writable) {
+    socket.destroy();
+    return;
+  }
+  const isLarge = error.code === "HPE_HEADER_OVERFLOW";
+  const refusal = isLarge
+    ? new CodedError(
+        "payload_too_large",
+        "the request's head is larger than 32 KiB; shorten its path or headers",
+      )
+    : new CodedError(
+        "invalid_request",
+        `the request is not readable as HTTP/1.1 (${error.code ?? error.message})`,
+      );
+  const body = JSON.stringify(refusal.toEnvelope(serialId("req_")));
+  const head = `HTTP/1.1 ${isLarge ? "431 Request Header Fields Too Large" : "400 Bad Request"}`;
+  socket.end(
+    `${head}\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
+  );
 }
 
 function listen(server: Server, host: string, port: number): Promise<void> {

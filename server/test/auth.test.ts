@@ -10,7 +10,12 @@ afterAll(async () => {
 });
 
 test("without a key, with a malformed one and with an unknown one the answer is 401", async () => {
-  for (const options of [{ key: null }, { key: "x" }, { key: `tp_${"a".repeat(40)}` }, { key: null, headers: { authorization: "Basic eDp5" } }]) {
+  for (const options of [
+    { key: null },
+    { key: "x" },
+    { key: `tp_${"a".repeat(40)}` },
+    { key: null, headers: { authorization: "Basic eDp5" } },
+  ]) {
     const reply = await world.call("GET", "/v1/sandboxes", options);
     expect(reply).toMatchObject({ status: 401, body: { error: { code: "unauthenticated" } } });
     expect(reply.headers.get("www-authenticate")).toContain("Bearer");
@@ -18,7 +23,10 @@ test("without a key, with a malformed one and with an unknown one the answer is 
 });
 
 test("X-API-Key is as good as a bearer token", async () => {
-  expect((await world.call("GET", "/v1/sandboxes", { key: null, headers: { "x-api-key": world.adminKey } })).status).toBe(200);
+  expect(
+    (await world.call("GET", "/v1/sandboxes", { key: null, headers: { "x-api-key": world.adminKey } }))
+      .status,
+  ).toBe(200);
 });
 
 test("each scope opens its own routes and no others", async () => {
@@ -42,8 +50,13 @@ test("each scope opens its own routes and no others", async () => {
     const key = await world.newKey([scope]);
     for (const [needed, method, path, json] of routes) {
       const reply = await world.call(method, path, { key, ...(json === undefined ? {} : { json }) });
-      if (scope === needed || scope === "admin") expect(reply.status, `${scope} on ${method} ${path}`).toBeLessThan(300);
-      else expect(reply, `${scope} on ${method} ${path}`).toMatchObject({ status: 403, body: { error: { code: "permission_denied", details: { needed } } } });
+      if (scope === needed || scope === "admin")
+        expect(reply.status, `${scope} on ${method} ${path}`).toBeLessThan(300);
+      else
+        expect(reply, `${scope} on ${method} ${path}`).toMatchObject({
+          status: 403,
+          body: { error: { code: "permission_denied", details: { needed } } },
+        });
     }
   }
 });
@@ -77,7 +90,10 @@ test("an unknown id and another tenant's id get the very same answer on every pa
   const before = world.host.requests.length;
   for (const [method, path, json] of paths) {
     const ask = async (id: string): Promise<unknown> => {
-      const reply: Reply = await world.call(method, `/v1/sandboxes/${id}${path}`, { key: mine, ...(json === undefined ? {} : { json }) });
+      const reply: Reply = await world.call(method, `/v1/sandboxes/${id}${path}`, {
+        key: mine,
+        ...(json === undefined ? {} : { json }),
+      });
       expect(reply.status, `${method} ${path}`).toBe(404);
       return { ...errorOf(reply), request_id: "", message: errorOf(reply).message.replaceAll(id, "ID") };
     };
@@ -92,27 +108,38 @@ test("a tenant-bound key forces its own tenant, and another one named is refused
   const key = await world.newKey(["sandbox:read", "sandbox:write"], "acme");
   expect((await world.sandbox({ template: "base" }, key)).tenant).toBe("acme");
   for (const json of [{ tenant: "globex" }, { metadata: { tenant_id: "globex" } }]) {
-    expect(await world.call("POST", "/v1/sandboxes", { key, json: { template: "base", ...json } })).toMatchObject({ status: 403, body: { error: { code: "permission_denied" } } });
+    expect(
+      await world.call("POST", "/v1/sandboxes", { key, json: { template: "base", ...json } }),
+    ).toMatchObject({ status: 403, body: { error: { code: "permission_denied" } } });
   }
-  expect((await world.sandbox({ template: "base", metadata: { tenant_id: "initech" } })).tenant).toBe("initech");
+  expect((await world.sandbox({ template: "base", metadata: { tenant_id: "initech" } })).tenant).toBe(
+    "initech",
+  );
   expect((await world.call("GET", "/metrics", { key })).status).toBe(403);
 });
 
 test("a key is shown once, found by its prefix, and stops at once when it is revoked", async () => {
-  const made = await world.call("POST", "/v1/keys", { json: { name: "ci", scopes: ["sandbox:read"], tenant: "acme" } });
+  const made = await world.call("POST", "/v1/keys", {
+    json: { name: "ci", scopes: ["sandbox:read"], tenant: "acme" },
+  });
   expect(made.status).toBe(201);
   const { id, key, prefix } = made.body as { id: string; key: string; prefix: string };
   expect(key).toMatch(/^tp_[A-Za-z0-9]{40}$/);
   expect(key.startsWith(prefix)).toBe(true);
   expect((await world.call("GET", "/v1/sandboxes", { key })).status).toBe(200);
   await eventually(async () => {
-    const { items } = (await world.call("GET", "/v1/keys")).body as { items: { id: string; last_used_at: string | null }[] };
+    const { items } = (await world.call("GET", "/v1/keys")).body as {
+      items: { id: string; last_used_at: string | null }[];
+    };
     return items.find((item) => item.id === id)?.last_used_at !== null;
   });
   expect((await world.call("GET", "/v1/keys")).text).not.toContain(key);
   const revoked = await world.call("DELETE", `/v1/keys/${id}`);
   expect(revoked.body).toMatchObject({ id, revoked_at: expect.any(String) });
-  expect((await world.call("DELETE", `/v1/keys/${id}`)).body).toEqual({ ...revoked.body, last_used_at: expect.any(String) });
+  expect((await world.call("DELETE", `/v1/keys/${id}`)).body).toEqual({
+    ...revoked.body,
+    last_used_at: expect.any(String),
+  });
   expect(await world.call("GET", "/v1/sandboxes", { key })).toMatchObject({ status: 401 });
   expect((await world.call("DELETE", "/v1/keys/key_nothing")).status).toBe(404);
 });
@@ -127,16 +154,25 @@ test("a key that has expired is refused", async () => {
 test("a tenant-bound admin key makes, sees and revokes keys of its tenant alone", async () => {
   const key = await world.newKey(["admin"], "acme");
   const other = await world.call("POST", "/v1/keys", { json: { name: "globex", tenant: "globex" } });
-  expect((await world.call("POST", "/v1/keys", { key, json: { name: "x" } })).body).toMatchObject({ tenant: "acme" });
-  expect((await world.call("POST", "/v1/keys", { key, json: { name: "x", tenant: "globex" } })).status).toBe(403);
+  expect((await world.call("POST", "/v1/keys", { key, json: { name: "x" } })).body).toMatchObject({
+    tenant: "acme",
+  });
+  expect((await world.call("POST", "/v1/keys", { key, json: { name: "x", tenant: "globex" } })).status).toBe(
+    403,
+  );
   expect((await world.call("DELETE", `/v1/keys/${String(other.body["id"])}`, { key })).status).toBe(404);
   const { items } = (await world.call("GET", "/v1/keys", { key })).body as { items: { tenant: string }[] };
   expect(new Set(items.map(({ tenant }) => tenant))).toEqual(new Set(["acme"]));
 });
 
 test("health, the reference and its page need no key", async () => {
-  expect(await world.call("GET", "/healthz", { key: null })).toMatchObject({ status: 200, body: { status: "ok", host: { ok: true, id: "host-1" } } });
-  expect((await world.call("GET", "/v1/openapi.json", { key: null })).body).toMatchObject({ openapi: "3.1.0" });
+  expect(await world.call("GET", "/healthz", { key: null })).toMatchObject({
+    status: 200,
+    body: { status: "ok", host: { ok: true, id: "host-1" } },
+  });
+  expect((await world.call("GET", "/v1/openapi.json", { key: null })).body).toMatchObject({
+    openapi: "3.1.0",
+  });
   const page = await world.call("GET", "/docs", { key: null });
   expect(page.text).toContain("/v1/sandboxes/{id}/exec");
   expect(page.text).not.toMatch(/(src|href)="(https?:)?\/\//);

@@ -47,14 +47,22 @@ describe("a create with", () => {
     ['"x"', "", /object/],
   ];
   test.each(cases)("%s is refused with 400 that names the field", async (body, path, message) => {
-    const reply = await world.call("POST", "/v1/sandboxes", { body, headers: { "content-type": "application/json" } });
+    const reply = await world.call("POST", "/v1/sandboxes", {
+      body,
+      headers: { "content-type": "application/json" },
+    });
     expect(reply.status).toBe(400);
-    expect(issues(reply)).toContainEqual(expect.objectContaining({ path, message: expect.stringMatching(message) }));
+    expect(issues(reply)).toContainEqual(
+      expect.objectContaining({ path, message: expect.stringMatching(message) }),
+    );
     expect(reply.text).not.toContain("s3cret");
   });
 
   test("NaN or any other broken JSON is refused with its line and column", async () => {
-    const reply = await world.call("POST", "/v1/sandboxes", { body: '{\n "ttl_seconds": NaN}', headers: { "content-type": "application/json" } });
+    const reply = await world.call("POST", "/v1/sandboxes", {
+      body: '{\n "ttl_seconds": NaN}',
+      headers: { "content-type": "application/json" },
+    });
     expect(reply.status).toBe(400);
     expect(errorOf(reply).message).toMatch(/not valid JSON.*line 2, column 17/);
   });
@@ -68,7 +76,10 @@ describe("a create with", () => {
   });
 
   test("a form's content type is refused with the one to use", async () => {
-    const reply = await world.call("POST", "/v1/sandboxes", { body: "template=base", headers: { "content-type": "application/x-www-form-urlencoded" } });
+    const reply = await world.call("POST", "/v1/sandboxes", {
+      body: "template=base",
+      headers: { "content-type": "application/x-www-form-urlencoded" },
+    });
     expect(reply.status).toBe(400);
     expect(errorOf(reply).message).toContain("content-type: application/json");
   });
@@ -80,7 +91,10 @@ describe("a create with", () => {
 });
 
 test("a body of 10 MB is answered with 413 without being read to its end", async () => {
-  const reply = await world.call("POST", "/v1/sandboxes", { body: JSON.stringify({ name: "x".repeat(10_000_000) }), headers: { "content-type": "application/json" } });
+  const reply = await world.call("POST", "/v1/sandboxes", {
+    body: JSON.stringify({ name: "x".repeat(10_000_000) }),
+    headers: { "content-type": "application/json" },
+  });
   expect(reply).toMatchObject({ status: 413, body: { error: { code: "payload_too_large" } } });
 });
 
@@ -97,7 +111,9 @@ test("an endless chunked body is answered with 413 and cut off", async () => {
     });
     socket.on("error", () => {}); // the reset after the answer is what a cut-off looks like
     setTimeout(() => reject(new Error("the server went on reading")), 10_000).unref();
-    socket.write(`POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${world.adminKey}\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n`);
+    socket.write(
+      `POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${world.adminKey}\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n`,
+    );
     const piece = `10000\r\n${"x".repeat(65_536)}\r\n`;
     const more = (): void => {
       if (!writing) return;
@@ -153,14 +169,24 @@ describe("a file path that", () => {
 
   test("points at a folder is refused for reading and writing", async () => {
     for (const method of ["GET", "PUT"]) {
-      const reply = await world.call(method, `/v1/sandboxes/${id}/fs?path=/home/user`, method === "PUT" ? { body: "x" } : {});
+      const reply = await world.call(
+        method,
+        `/v1/sandboxes/${id}/fs?path=/home/user`,
+        method === "PUT" ? { body: "x" } : {},
+      );
       expect(reply).toMatchObject({ status: 400, body: { error: { code: "invalid_path" } } });
     }
   });
 
   test("points at nothing is 404 file_not_found", async () => {
-    expect(await world.call("GET", `/v1/sandboxes/${id}/fs?path=/nowhere`)).toMatchObject({ status: 404, body: { error: { code: "file_not_found" } } });
-    expect(await world.call("DELETE", `/v1/sandboxes/${id}/fs?path=/nowhere`)).toMatchObject({ status: 404, body: { error: { code: "file_not_found" } } });
+    expect(await world.call("GET", `/v1/sandboxes/${id}/fs?path=/nowhere`)).toMatchObject({
+      status: 404,
+      body: { error: { code: "file_not_found" } },
+    });
+    expect(await world.call("DELETE", `/v1/sandboxes/${id}/fs?path=/nowhere`)).toMatchObject({
+      status: 404,
+      body: { error: { code: "file_not_found" } },
+    });
   });
 });
 
@@ -177,6 +203,10 @@ describe("an exec with", () => {
     [{ cmd: "true", timeout_seconds: "1" }, /timeout_seconds must be a number/],
     [{ cmd: "true", max_output_bytes: -1 }, /max_output_bytes must be at least 0/],
     [{ cmd: "true", user: "Robert'); DROP" }, /user must be a user name/],
+    [
+      { cmd: "true", stdin: "x", keep_stdin_open: true },
+      /keep_stdin_open cannot be used together with stdin/,
+    ],
     [{ cmd: "true", command: "x" }, /command is not a field/],
     [{ cmd: "true", cwd: "/nowhere" }, /cwd '\/nowhere' does not exist/],
     [{ cmd: "true", user: "nobody-here" }, /invalid username/],

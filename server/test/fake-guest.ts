@@ -1,5 +1,15 @@
 import { type ChildProcess, spawn } from "node:child_process";
-import { createReadStream, createWriteStream, lstatSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, statSync } from "node:fs";
+import {
+  createReadStream,
+  createWriteStream,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  statSync,
+} from "node:fs";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -55,7 +65,11 @@ export class FakeGuest {
       if (url.pathname === "/files") return await this.#files(request, response, url);
       if (url.pathname === "/torpor/archive") return await this.#archive(request, response, url);
       const body = await bytes(request);
-      if (url.pathname === "/process.Process/Start" || url.pathname === "/process.Process/Connect" || url.pathname.endsWith("/WatchDir")) {
+      if (
+        url.pathname === "/process.Process/Start" ||
+        url.pathname === "/process.Process/Connect" ||
+        url.pathname.endsWith("/WatchDir")
+      ) {
         const message: unknown = JSON.parse(body.subarray(5).toString("utf8"));
         response.writeHead(200, { "content-type": "application/connect+json" });
         if (url.pathname.endsWith("/Start")) return await this.#start(message as StartRequest, response);
@@ -81,17 +95,26 @@ export class FakeGuest {
     this.starts.push(text);
     const scripted = this.scripted.get(text);
     if (scripted !== undefined) return await this.#playScript(scripted, response);
-    if (request.torpor?.user !== undefined && request.torpor.user !== "user" && request.torpor.user !== "root") {
+    if (
+      request.torpor?.user !== undefined &&
+      request.torpor.user !== "user" &&
+      request.torpor.user !== "root"
+    ) {
       return endWithError(response, "unauthenticated", `invalid username: '${request.torpor.user}'`);
     }
     const cwd = request.process.cwd === undefined ? this.root : join(this.root, request.process.cwd);
-    if (!isDirectory(cwd)) return endWithError(response, "invalid_argument", `cwd '${request.process.cwd}' does not exist`);
-    const child = spawn(request.process.cmd, request.process.args.filter((argument) => argument !== "-l"), {
-      cwd,
-      env: { PATH: process.env["PATH"], HOME: this.root, ...this.sandboxEnv, ...request.process.envs },
-      detached: true,
-      stdio: ["pipe", "pipe", "pipe"],
-    });
+    if (!isDirectory(cwd))
+      return endWithError(response, "invalid_argument", `cwd '${request.process.cwd}' does not exist`);
+    const child = spawn(
+      request.process.cmd,
+      request.process.args.filter((argument) => argument !== "-l"),
+      {
+        cwd,
+        env: { PATH: process.env["PATH"], HOME: this.root, ...this.sandboxEnv, ...request.process.envs },
+        detached: true,
+        stdio: ["pipe", "pipe", "pipe"],
+      },
+    );
     const startedAt = Date.now();
     child.stdin.on("error", () => {});
     if (request.torpor?.stdin !== undefined) child.stdin.end(Buffer.from(request.torpor.stdin, "base64"));
@@ -99,9 +122,19 @@ export class FakeGuest {
     const spawned = await new Promise<Error | undefined>((resolve) => {
       child.once("error", resolve).once("spawn", () => resolve(undefined));
     });
-    if (spawned !== undefined) return endWithError(response, "invalid_argument", `${request.process.cmd}: ${spawned.message}`);
+    if (spawned !== undefined)
+      return endWithError(response, "invalid_argument", `${request.process.cmd}: ${spawned.message}`);
     const pid = child.pid ?? 0;
-    const running: Running = { execId, request, pid, child, startedAt: new Date(startedAt).toISOString(), events: [{ start: { pid } }], ended: false, listeners: new Set() };
+    const running: Running = {
+      execId,
+      request,
+      pid,
+      child,
+      startedAt: new Date(startedAt).toISOString(),
+      events: [{ start: { pid } }],
+      ended: false,
+      listeners: new Set(),
+    };
     this.running.set(execId, running);
     const totals = { stdout: 0, stderr: 0 };
     const limit = request.torpor?.maxOutputBytes ?? 0;
@@ -122,10 +155,13 @@ export class FakeGuest {
     }
     let timedOut = false;
     const { timeoutMs = 0 } = request.torpor ?? {};
-    const timer = timeoutMs === 0 ? undefined : setTimeout(() => {
-      timedOut = true;
-      kill(child, "SIGTERM");
-    }, timeoutMs);
+    const timer =
+      timeoutMs === 0
+        ? undefined
+        : setTimeout(() => {
+            timedOut = true;
+            kill(child, "SIGTERM");
+          }, timeoutMs);
     child.once("close", (code, signal) => {
       clearTimeout(timer);
       const detail: ProcessEndExtension = {
@@ -139,11 +175,14 @@ export class FakeGuest {
         stderrTruncated: limit !== 0 && totals.stderr > limit,
       };
       running.ended = true;
-      push({ end: { exitCode: code ?? -1, exited: signal === null, status: `exit status ${code}`, torpor: detail } });
+      push({
+        end: { exitCode: code ?? -1, exited: signal === null, status: `exit status ${code}`, torpor: detail },
+      });
     });
-    if (request.torpor?.killOnDisconnect === true) response.once("close", () => {
-      if (!running.ended) kill(child, "SIGKILL");
-    });
+    if (request.torpor?.killOnDisconnect === true)
+      response.once("close", () => {
+        if (!running.ended) kill(child, "SIGKILL");
+      });
     await this.#follow(running, response);
   }
 
@@ -182,8 +221,11 @@ export class FakeGuest {
 
   async #connect(message: unknown, response: ServerResponse): Promise<void> {
     const { process } = message as { process: { pid?: number; torpor?: { execId: string } } };
-    const running = [...this.running.values()].find(({ pid, execId }) => pid === process.pid || execId === process.torpor?.execId);
-    if (running === undefined) return endWithError(response, "not_found", `process ${JSON.stringify(process)} not found`);
+    const running = [...this.running.values()].find(
+      ({ pid, execId }) => pid === process.pid || execId === process.torpor?.execId,
+    );
+    if (running === undefined)
+      return endWithError(response, "not_found", `process ${JSON.stringify(process)} not found`);
     await this.#follow(running, response);
   }
 
@@ -198,7 +240,8 @@ export class FakeGuest {
   }
 
   async #watch({ path }: { path: string }, response: ServerResponse): Promise<void> {
-    if (!isDirectory(this.#inside(path))) return endWithError(response, "not_found", `path '${path}' does not exist`);
+    if (!isDirectory(this.#inside(path)))
+      return endWithError(response, "not_found", `path '${path}' does not exist`);
     response.write(encodeEnvelope(0, { start: {} }));
     response.write(encodeEnvelope(0, { filesystem: { name: "a.txt", type: "EVENT_TYPE_CREATE" } }));
     response.write(encodeEnvelope(0, { keepalive: {} }));
@@ -206,13 +249,17 @@ export class FakeGuest {
   }
 
   #unary(procedure: string, message: Record<string, unknown>): unknown {
-    const path = String(message["path"] ?? "");
+    const path = typeof message["path"] === "string" ? message["path"] : "";
     switch (procedure) {
       case "/process.Process/List":
         return {
           processes: [...this.running.values()]
             .filter(({ ended }) => !ended)
-            .map(({ request, pid, execId, startedAt }) => ({ config: request.process, pid, torpor: { execId, startedAt, user: "user" } })),
+            .map(({ request, pid, execId, startedAt }) => ({
+              config: request.process,
+              pid,
+              torpor: { execId, startedAt, user: "user" },
+            })),
         };
       case "/process.Process/SendSignal": {
         const running = this.#select(message);
@@ -234,10 +281,16 @@ export class FakeGuest {
       case "/filesystem.Filesystem/Stat":
         return { entry: this.#entry(path) };
       case "/filesystem.Filesystem/ListDir":
-        if (!isDirectory(this.#inside(path))) throw new Refusal(404, "not_found", `path '${path}' does not exist`);
-        return { entries: readdirSync(this.#inside(path)).sort().map((name) => this.#entry(join(path, name))) };
+        if (!isDirectory(this.#inside(path)))
+          throw new Refusal(404, "not_found", `path '${path}' does not exist`);
+        return {
+          entries: readdirSync(this.#inside(path))
+            .sort()
+            .map((name) => this.#entry(join(path, name))),
+        };
       case "/filesystem.Filesystem/MakeDir":
-        if (isDirectory(this.#inside(path))) throw new Refusal(409, "already_exists", `directory '${path}' exists`);
+        if (isDirectory(this.#inside(path)))
+          throw new Refusal(409, "already_exists", `directory '${path}' exists`);
         mkdirSync(this.#inside(path), { recursive: true });
         return { entry: this.#entry(path) };
       case "/filesystem.Filesystem/Move": {
@@ -258,7 +311,9 @@ export class FakeGuest {
 
   #select(message: Record<string, unknown>): Running {
     const { pid, torpor } = message["process"] as { pid?: number; torpor?: { execId: string } };
-    const running = [...this.running.values()].find((candidate) => (candidate.pid === pid || candidate.execId === torpor?.execId) && !candidate.ended);
+    const running = [...this.running.values()].find(
+      (candidate) => (candidate.pid === pid || candidate.execId === torpor?.execId) && !candidate.ended,
+    );
     if (running === undefined) throw new Refusal(404, "not_found", `process with pid ${pid} not found`);
     return running;
   }
@@ -276,7 +331,11 @@ export class FakeGuest {
     }
     return {
       name: path.split("/").at(-1),
-      type: stat.isDirectory() ? "FILE_TYPE_DIRECTORY" : stat.isSymbolicLink() ? "FILE_TYPE_SYMLINK" : "FILE_TYPE_FILE",
+      type: stat.isDirectory()
+        ? "FILE_TYPE_DIRECTORY"
+        : stat.isSymbolicLink()
+          ? "FILE_TYPE_SYMLINK"
+          : "FILE_TYPE_FILE",
       path,
       size: String(stat.size),
       mode: stat.mode & 0o7777,
@@ -343,7 +402,10 @@ export class FakeGuest {
     }
     if (!isDirectory(directory)) throw new Refusal(404, 404, "path does not exist");
     response.writeHead(200, { "content-type": "application/x-tar" });
-    await pipeline(spawn("tar", ["-c", "-C", directory, "."], { stdio: ["ignore", "pipe", "ignore"] }).stdout, response);
+    await pipeline(
+      spawn("tar", ["-c", "-C", directory, "."], { stdio: ["ignore", "pipe", "ignore"] }).stdout,
+      response,
+    );
   }
 }
 

@@ -3,7 +3,14 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { CodedError, type EndReason, type HostEvent, type Machine, type MachineSpec, type Template } from "@torpor/protocol";
+import {
+  CodedError,
+  type EndReason,
+  type HostEvent,
+  type Machine,
+  type MachineSpec,
+  type Template,
+} from "@torpor/protocol";
 import { FakeGuest } from "./fake-guest.ts";
 
 /** What the next matching request to the fake host meets instead of its usual answer. */
@@ -29,8 +36,22 @@ export class FakeHost {
   readonly requests: string[] = [];
   readonly capacity = { cpus: 4, memory_mb: 8192, disk_mb: 65_536 };
   readonly templates: Template[] = [
-    { name: "base", hash: "h1", description: "Debian", size_bytes: 1, built_at: "2026-01-01T00:00:00.000Z", golden: ["gvisor"] },
-    { name: "code-interpreter", hash: "h2", description: "Python", size_bytes: 2, built_at: "2026-01-01T00:00:00.000Z", golden: ["gvisor"] },
+    {
+      name: "base",
+      hash: "h1",
+      description: "Debian",
+      size_bytes: 1,
+      built_at: "2026-01-01T00:00:00.000Z",
+      golden: ["gvisor"],
+    },
+    {
+      name: "code-interpreter",
+      hash: "h2",
+      description: "Python",
+      size_bytes: 2,
+      built_at: "2026-01-01T00:00:00.000Z",
+      golden: ["gvisor"],
+    },
   ];
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
@@ -43,7 +64,10 @@ export class FakeHost {
     this.directory = directory;
     this.hostId = hostId;
     this.socketPath = join(directory, "host.sock");
-    this.#server = createServer({ keepAliveTimeout: 60_000 }, (request, response) => void this.#serve(request, response));
+    this.#server = createServer(
+      { keepAliveTimeout: 60_000 },
+      (request, response) => void this.#serve(request, response),
+    );
     this.#server.on("connection", (socket) => {
       this.#sockets.add(socket);
       socket.once("close", () => this.#sockets.delete(socket));
@@ -90,13 +114,25 @@ export class FakeHost {
 
   /** Lets requests that hang go, with an answer of 503. */
   releaseHanging(): void {
-    for (const response of this.#hanging) this.#sendError(response, new CodedError("host_unavailable", "released"));
+    for (const response of this.#hanging)
+      this.#sendError(response, new CodedError("host_unavailable", "released"));
     this.#hanging.clear();
   }
 
   /** A machine nobody asked for through the server. */
   addMachine(id: string, createdAt = new Date().toISOString()): Machine {
-    const machine = this.#newMachine(id, { generation: 1, template: "base", tenant: "default", cpu: 1, memory_mb: 1024, disk_mb: 4096, network: "internet", env: {}, deadline_unix_ms: null, on_expire: "destroy" });
+    const machine = this.#newMachine(id, {
+      generation: 1,
+      template: "base",
+      tenant: "default",
+      cpu: 1,
+      memory_mb: 1024,
+      disk_mb: 4096,
+      network: "internet",
+      env: {},
+      deadline_unix_ms: null,
+      on_expire: "destroy",
+    });
     machine.created_at = createdAt;
     return machine;
   }
@@ -120,7 +156,9 @@ export class FakeHost {
   }
 
   liveMachines(): string[] {
-    return [...this.machines.values()].filter(({ machine }) => machine.state !== "ended").map(({ machine }) => machine.id);
+    return [...this.machines.values()]
+      .filter(({ machine }) => machine.state !== "ended")
+      .map(({ machine }) => machine.id);
   }
 
   #newMachine(id: string, spec: MachineSpec): Machine {
@@ -143,7 +181,11 @@ export class FakeHost {
       ended_at: null,
       reason: null,
       message: null,
-      attestation: { generation: spec.generation, steps: [{ name: "entropy", outcome: "done" }], complete: true },
+      attestation: {
+        generation: spec.generation,
+        steps: [{ name: "entropy", outcome: "done" }],
+        complete: true,
+      },
       source: "pool",
     };
     this.machines.set(id, { machine, guest: new FakeGuest(spec.env), spec });
@@ -152,7 +194,13 @@ export class FakeHost {
   }
 
   #emit(type: HostEvent["type"], machine: Machine): void {
-    this.#events.push({ seq: this.#events.length + 1, type, machine_id: machine.id, at: new Date().toISOString(), machine: structuredClone(machine) });
+    this.#events.push({
+      seq: this.#events.length + 1,
+      type,
+      machine_id: machine.id,
+      at: new Date().toISOString(),
+      machine: structuredClone(machine),
+    });
     for (const wake of this.#waiting) wake();
   }
 
@@ -197,7 +245,10 @@ export class FakeHost {
       }
       await this.#route(request, response);
     } catch (error) {
-      this.#sendError(response, error instanceof CodedError ? error : new CodedError("internal", String(error)));
+      this.#sendError(
+        response,
+        error instanceof CodedError ? error : new CodedError("internal", String(error)),
+      );
     }
   }
 
@@ -219,12 +270,17 @@ export class FakeHost {
     if (kind === "events") return await this.#serveEvents(url, response);
     if (kind === "templates") return await this.#serveTemplates(request, response, id);
     if (kind !== "machines") throw new CodedError("not_found", `no route ${url.pathname}`);
-    if (id === undefined) return this.#send(response, 200, { machines: [...this.machines.values()].map(({ machine }) => machine) });
+    if (id === undefined)
+      return this.#send(response, 200, {
+        machines: [...this.machines.values()].map(({ machine }) => machine),
+      });
     if (verb === undefined) return await this.#serveMachine(request, response, id, url);
     const entry = this.machines.get(id);
     if (entry === undefined) throw new CodedError("sandbox_not_found", `no machine ${id}`);
     if (entry.machine.state === "ended") {
-      throw new CodedError("sandbox_ended", `machine ${id} has ended`, { details: { reason: entry.machine.reason } });
+      throw new CodedError("sandbox_ended", `machine ${id} has ended`, {
+        details: { reason: entry.machine.reason },
+      });
     }
     if (verb === "logs") {
       response.writeHead(200, { "content-type": "text/plain; charset=utf-8" });
@@ -237,23 +293,35 @@ export class FakeHost {
     throw new CodedError("guest_unavailable", `port ${port} refuses`);
   }
 
-  async #serveMachine(request: IncomingMessage, response: ServerResponse, id: string, url: URL): Promise<void> {
+  async #serveMachine(
+    request: IncomingMessage,
+    response: ServerResponse,
+    id: string,
+    url: URL,
+  ): Promise<void> {
     const entry = this.machines.get(id);
     if (request.method === "PUT") {
       const spec = JSON.parse(await text(request)) as MachineSpec;
       if (entry !== undefined) return this.#send(response, 200, entry.machine);
       if (!this.templates.some(({ name }) => name === spec.template)) {
-        throw new CodedError("template_not_found", `template ${spec.template} is not known to this host; known: base, code-interpreter`);
+        throw new CodedError(
+          "template_not_found",
+          `template ${spec.template} is not known to this host; known: base, code-interpreter`,
+        );
       }
       return this.#send(response, 201, this.#newMachine(id, spec));
     }
     if (entry === undefined) throw new CodedError("sandbox_not_found", `no machine ${id}`);
     if (request.method === "PATCH") {
       const { deadline_unix_ms } = JSON.parse(await text(request)) as { deadline_unix_ms: number | null };
-      if (entry.machine.state === "ended") throw new CodedError("sandbox_ended", `machine ${id} has ended`, { details: { reason: entry.machine.reason } });
+      if (entry.machine.state === "ended")
+        throw new CodedError("sandbox_ended", `machine ${id} has ended`, {
+          details: { reason: entry.machine.reason },
+        });
       entry.machine.deadline_unix_ms = deadline_unix_ms;
       this.#emit("deadline_changed", entry.machine);
-    } else if (request.method === "DELETE") this.end(id, (url.searchParams.get("reason") ?? "user") as EndReason);
+    } else if (request.method === "DELETE")
+      this.end(id, (url.searchParams.get("reason") ?? "user") as EndReason);
     this.#send(response, 200, entry.machine);
   }
 
@@ -276,7 +344,11 @@ export class FakeHost {
     this.#send(response, 200, { events: pending(), last_seq: this.#events.length });
   }
 
-  async #serveTemplates(request: IncomingMessage, response: ServerResponse, name: string | undefined): Promise<void> {
+  async #serveTemplates(
+    request: IncomingMessage,
+    response: ServerResponse,
+    name: string | undefined,
+  ): Promise<void> {
     if (request.method === "GET") return this.#send(response, 200, { templates: this.templates });
     const index = this.templates.findIndex((template) => template.name === name);
     const template = this.templates[index];
@@ -287,7 +359,9 @@ export class FakeHost {
       return void response.end();
     }
     response.writeHead(200, { "content-type": "application/x-ndjson" });
-    response.write(`${JSON.stringify({ type: "progress", stage: "packages", label: "Install", fraction: 0.5 })}\n`);
+    response.write(
+      `${JSON.stringify({ type: "progress", stage: "packages", label: "Install", fraction: 0.5 })}\n`,
+    );
     response.end(`${JSON.stringify({ type: "done", template, cached: true })}\n`);
   }
 }

@@ -24,12 +24,18 @@ test("the same key and body give the same stored answer and make one sandbox", a
 
 test("the same key with another body is 409 idempotency_mismatch", async () => {
   await world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") });
-  expect(await world.call("POST", "/v1/sandboxes", { json: { template: "base", cpu: 2 }, ...key("a") })).toMatchObject({ status: 409, body: { error: { code: "idempotency_mismatch" } } });
+  expect(
+    await world.call("POST", "/v1/sandboxes", { json: { template: "base", cpu: 2 }, ...key("a") }),
+  ).toMatchObject({ status: 409, body: { error: { code: "idempotency_mismatch" } } });
 });
 
 test("many at once with one key wait for the first and get its answer", async () => {
   world.host.fault({ on: /^PUT/, kind: "delay", delayMs: 200 });
-  const replies = await Promise.all(Array.from({ length: 10 }, () => world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") })));
+  const replies = await Promise.all(
+    Array.from({ length: 10 }, () =>
+      world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") }),
+    ),
+  );
   expect(new Set(replies.map(({ status, text }) => `${status} ${text}`)).size).toBe(1);
   expect(replies.filter(({ headers }) => headers.get("idempotency-replayed") === null)).toHaveLength(1);
   expect(world.host.liveMachines()).toHaveLength(1);
@@ -38,23 +44,48 @@ test("many at once with one key wait for the first and get its answer", async ()
 test("answers survive a restart of the server", async () => {
   const first = await world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") });
   await world.restart();
-  expect((await world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") })).text).toBe(first.text);
+  expect((await world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") })).text).toBe(
+    first.text,
+  );
 });
 
 test("a failure that may pass frees the key, a refusal is kept", async () => {
   world.host.fault({ on: /^PUT/, kind: "error", error: new CodedError("capacity_exhausted", "full") });
-  expect((await world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") })).status).toBe(429);
-  expect((await world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") })).status).toBe(201);
-  expect((await world.call("POST", "/v1/sandboxes", { json: { template: "later" }, ...key("b") })).status).toBe(404);
-  world.host.templates.push({ name: "later", hash: "h", description: "", size_bytes: 1, built_at: "", golden: [] });
-  expect(await world.call("POST", "/v1/sandboxes", { json: { template: "later" }, ...key("b") })).toMatchObject({ status: 404, body: { error: { code: "template_not_found" } } });
+  expect(
+    (await world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") })).status,
+  ).toBe(429);
+  expect(
+    (await world.call("POST", "/v1/sandboxes", { json: { template: "base" }, ...key("a") })).status,
+  ).toBe(201);
+  expect(
+    (await world.call("POST", "/v1/sandboxes", { json: { template: "later" }, ...key("b") })).status,
+  ).toBe(404);
+  world.host.templates.push({
+    name: "later",
+    hash: "h",
+    description: "",
+    size_bytes: 1,
+    built_at: "",
+    golden: [],
+  });
+  expect(
+    await world.call("POST", "/v1/sandboxes", { json: { template: "later" }, ...key("b") }),
+  ).toMatchObject({ status: 404, body: { error: { code: "template_not_found" } } });
 });
 
 test("keys of different tenants and routes do not meet", async () => {
   const acme = await world.newKey(["sandbox:write"], "acme");
   const globex = await world.newKey(["sandbox:write"], "globex");
-  const one = await world.call("POST", "/v1/sandboxes", { key: acme, json: { template: "base" }, ...key("same") });
-  const two = await world.call("POST", "/v1/sandboxes", { key: globex, json: { template: "base" }, ...key("same") });
+  const one = await world.call("POST", "/v1/sandboxes", {
+    key: acme,
+    json: { template: "base" },
+    ...key("same"),
+  });
+  const two = await world.call("POST", "/v1/sandboxes", {
+    key: globex,
+    json: { template: "base" },
+    ...key("same"),
+  });
   expect(one.body["id"]).not.toBe(two.body["id"]);
   expect((await world.exec(String(one.body["id"]), { cmd: "echo 1" }, key("same"))).status).toBe(200);
 });
@@ -70,7 +101,9 @@ test("a keyed exec runs once however it is repeated: buffered, streamed, at once
   expect(world.guest(id).starts).toEqual([command.cmd]);
 
   const streamed = { cmd: "echo streamed; sleep 0.2" };
-  const ask = async (): Promise<string> => (await world.exec(id, streamed, { headers: { accept: "application/x-ndjson", "idempotency-key": "s" } })).text;
+  const ask = async (): Promise<string> =>
+    (await world.exec(id, streamed, { headers: { accept: "application/x-ndjson", "idempotency-key": "s" } }))
+      .text;
   const [first, second] = await Promise.all([ask(), ask()]);
   expect(second).toBe(first);
   await world.restart();
@@ -87,7 +120,10 @@ test("a keyed exec whose client left is not run again: the repeat tells how it e
   leave.abort();
   await expect(lost).rejects.toThrow();
   const again = await world.exec(id, command, key("e"));
-  expect(again).toMatchObject({ status: 200, body: { outcome: "signalled", signal: "SIGKILL", stdout: "begun\n" } });
+  expect(again).toMatchObject({
+    status: 200,
+    body: { outcome: "signalled", signal: "SIGKILL", stdout: "begun\n" },
+  });
   expect(world.guest(id).starts).toEqual([command.cmd]);
 });
 
@@ -112,24 +148,39 @@ test("an answer too large to keep is fetched from the sandbox again, or refused,
   const second = await world.exec(id, command, key("big"));
   expect(second.body["stdout"]).toBe(first.body["stdout"]);
   world.guest(id).running.clear();
-  expect(await world.exec(id, command, key("big"))).toMatchObject({ status: 409, body: { error: { code: "conflict" } } });
+  expect(await world.exec(id, command, key("big"))).toMatchObject({
+    status: 409,
+    body: { error: { code: "conflict" } },
+  });
   expect(world.guest(id).starts).toEqual([command.cmd]);
 });
 
 test("a repeat of making an API key is refused, for the key is kept nowhere", async () => {
   expect((await world.call("POST", "/v1/keys", { json: { name: "x" }, ...key("k") })).status).toBe(201);
-  expect(await world.call("POST", "/v1/keys", { json: { name: "x" }, ...key("k") })).toMatchObject({ status: 409, body: { error: { code: "conflict" } } });
-  expect(((await world.call("GET", "/v1/keys")).body["items"] as { name: string }[]).filter(({ name }) => name === "x")).toHaveLength(1);
+  expect(await world.call("POST", "/v1/keys", { json: { name: "x" }, ...key("k") })).toMatchObject({
+    status: 409,
+    body: { error: { code: "conflict" } },
+  });
+  expect(
+    ((await world.call("GET", "/v1/keys")).body["items"] as { name: string }[]).filter(
+      ({ name }) => name === "x",
+    ),
+  ).toHaveLength(1);
 });
 
 test("moves and signals happen once per key too", async () => {
   const { id } = await world.sandbox();
   await world.call("PUT", `/v1/sandboxes/${id}/fs?path=/a`, { body: "1" });
-  const move = (): Promise<unknown> => world.call("POST", `/v1/sandboxes/${id}/fs/move`, { json: { source: "/a", destination: "/b" }, ...key("m") });
+  const move = (): Promise<unknown> =>
+    world.call("POST", `/v1/sandboxes/${id}/fs/move`, {
+      json: { source: "/a", destination: "/b" },
+      ...key("m"),
+    });
   expect(await move()).toMatchObject({ status: 200, body: { path: "/b" } });
   expect(await move()).toMatchObject({ status: 200, body: { path: "/b" } });
 });
 
 test("a malformed key is refused", async () => {
-  for (const bad of ["", "a b", "x".repeat(256)]) expect((await world.call("POST", "/v1/sandboxes", { json: {}, ...key(bad) })).status).toBe(400);
+  for (const bad of ["", "a b", "x".repeat(256)])
+    expect((await world.call("POST", "/v1/sandboxes", { json: {}, ...key(bad) })).status).toBe(400);
 });

@@ -16,7 +16,18 @@ const scope = TenantScope.fromVerifiedKey({ keyId: "k", account: "default", tena
 /** A record in `creating` whose server died: nothing in this process works on it. */
 async function halfDone(id: string, createdAt = Date.now()): Promise<void> {
   await world.server.sandboxStore.insert(scope, {
-    id, tenant: "default", name: null, template: "base", metadata: {}, cpu: 1, memoryMb: 1024, diskMb: 4096, network: "internet", host: "host-1", createdAt, expiresAt: createdAt + 60_000,
+    id,
+    tenant: "default",
+    name: null,
+    template: "base",
+    metadata: {},
+    cpu: 1,
+    memoryMb: 1024,
+    diskMb: 4096,
+    network: "internet",
+    host: "host-1",
+    createdAt,
+    expiresAt: createdAt + 60_000,
   });
 }
 
@@ -27,11 +38,20 @@ async function stateOf(id: string): Promise<string> {
 
 describe("a create", () => {
   test("that the host refuses leaves a destroyed record with create_failed and no machine", async () => {
-    world.host.fault({ on: /^PUT/, kind: "error", error: new CodedError("capacity_exhausted", "no memory left") });
+    world.host.fault({
+      on: /^PUT/,
+      kind: "error",
+      error: new CodedError("capacity_exhausted", "no memory left"),
+    });
     const reply = await world.call("POST", "/v1/sandboxes", { json: { template: "base" } });
-    expect(reply).toMatchObject({ status: 429, body: { error: { code: "capacity_exhausted", message: "no memory left", retryable: true } } });
+    expect(reply).toMatchObject({
+      status: 429,
+      body: { error: { code: "capacity_exhausted", message: "no memory left", retryable: true } },
+    });
     expect(reply.headers.get("retry-after")).toBe("1");
-    expect((await world.call("GET", "/v1/sandboxes?state=all")).body).toMatchObject({ items: [{ state: "destroyed", reason: "create_failed" }] });
+    expect((await world.call("GET", "/v1/sandboxes?state=all")).body).toMatchObject({
+      items: [{ state: "destroyed", reason: "create_failed" }],
+    });
     expect(world.host.liveMachines()).toEqual([]);
   });
 
@@ -42,7 +62,11 @@ describe("a create", () => {
     if (reply.status === 503) {
       world.server.watch.reconcileSoon();
       await eventually(() => world.host.liveMachines().length === 0);
-      await eventually(async () => ((await world.call("GET", "/v1/sandboxes?state=all")).body["items"] as { state: string }[])[0]?.state === "destroyed");
+      await eventually(
+        async () =>
+          ((await world.call("GET", "/v1/sandboxes?state=all")).body["items"] as { state: string }[])[0]
+            ?.state === "destroyed",
+      );
     } else expect(reply.status).toBe(201);
   });
 
@@ -54,7 +78,9 @@ describe("a create", () => {
     leave.abort();
     await expect(asked).rejects.toThrow();
     await eventually(async () => {
-      const { items } = (await world.call("GET", "/v1/sandboxes?state=destroyed")).body as { items: { reason: string }[] };
+      const { items } = (await world.call("GET", "/v1/sandboxes?state=destroyed")).body as {
+        items: { reason: string }[];
+      };
       return items[0]?.reason === "abandoned";
     });
     expect(world.host.liveMachines()).toEqual([]);
@@ -64,7 +90,11 @@ describe("a create", () => {
     world.host.fault({ on: /^PUT/, kind: "delay", delayMs: 300 });
     const leave = new AbortController();
     const headers = { "idempotency-key": "stay" };
-    const asked = world.call("POST", "/v1/sandboxes", { json: { template: "base" }, headers, signal: leave.signal });
+    const asked = world.call("POST", "/v1/sandboxes", {
+      json: { template: "base" },
+      headers,
+      signal: leave.signal,
+    });
     await eventually(() => world.host.requests.some((line) => line.startsWith("PUT")));
     leave.abort();
     await expect(asked).rejects.toThrow();
@@ -78,11 +108,16 @@ describe("a create", () => {
     const asked = world.call("POST", "/v1/sandboxes", { json: { template: "base" } });
     let id = "";
     await eventually(async () => {
-      const { items } = (await world.call("GET", "/v1/sandboxes?state=creating")).body as { items: { id: string }[] };
+      const { items } = (await world.call("GET", "/v1/sandboxes?state=creating")).body as {
+        items: { id: string }[];
+      };
       id = items[0]?.id ?? "";
       return id !== "";
     });
-    expect(await world.exec(id, { cmd: "true" })).toMatchObject({ status: 409, body: { error: { code: "conflict" } } });
+    expect(await world.exec(id, { cmd: "true" })).toMatchObject({
+      status: 409,
+      body: { error: { code: "conflict" } },
+    });
     expect((await world.call("DELETE", `/v1/sandboxes/${id}`)).status).toBe(200);
     expect(await asked).toMatchObject({ status: 410, body: { error: { code: "sandbox_ended" } } });
     expect(world.host.liveMachines()).toEqual([]);
@@ -91,10 +126,22 @@ describe("a create", () => {
   test("while the host is away answers 503 and leaves nothing", async () => {
     await world.host.goAway();
     const reply = await world.call("POST", "/v1/sandboxes", { json: { template: "base" } });
-    expect(reply).toMatchObject({ status: 503, body: { error: { code: "host_unavailable", retryable: true } } });
-    expect(await world.call("GET", "/healthz")).toMatchObject({ status: 503, body: { status: "degraded", host: { ok: false }, store: { ok: true } } });
+    expect(reply).toMatchObject({
+      status: 503,
+      body: { error: { code: "host_unavailable", retryable: true } },
+    });
+    expect(await world.call("GET", "/healthz")).toMatchObject({
+      status: 503,
+      body: { status: "degraded", host: { ok: false }, store: { ok: true } },
+    });
     await world.host.listen();
-    await eventually(async () => ((await world.call("GET", "/v1/sandboxes?state=all")).body["items"] as { state: string }[]).every(({ state }) => state === "destroyed"), 10_000);
+    await eventually(
+      async () =>
+        ((await world.call("GET", "/v1/sandboxes?state=all")).body["items"] as { state: string }[]).every(
+          ({ state }) => state === "destroyed",
+        ),
+      10_000,
+    );
   });
 
   test("32 at once are all usable", async () => {
@@ -108,7 +155,9 @@ describe("a delete", () => {
   test("asked for many times at once ends the machine once and answers all alike", async () => {
     const { id } = await world.sandbox();
     world.host.fault({ on: /^DELETE/, kind: "delay", delayMs: 100 });
-    const replies = await Promise.all(Array.from({ length: 8 }, () => world.call("DELETE", `/v1/sandboxes/${id}`)));
+    const replies = await Promise.all(
+      Array.from({ length: 8 }, () => world.call("DELETE", `/v1/sandboxes/${id}`)),
+    );
     expect(new Set(replies.map(({ text }) => text)).size).toBe(1);
     expect(world.host.requests.filter((line) => line.startsWith("DELETE"))).toHaveLength(1);
   });
@@ -127,7 +176,10 @@ describe("a delete", () => {
   test("of a sandbox whose time was up a moment before tells why it really ended", async () => {
     const { id } = await world.sandbox();
     world.host.end(id, "ttl_expired", { silent: true });
-    expect((await world.call("DELETE", `/v1/sandboxes/${id}`)).body).toMatchObject({ state: "destroyed", reason: "ttl_expired" });
+    expect((await world.call("DELETE", `/v1/sandboxes/${id}`)).body).toMatchObject({
+      state: "destroyed",
+      reason: "ttl_expired",
+    });
   });
 });
 
@@ -140,21 +192,32 @@ describe("a deadline", () => {
     expect(expiresAt - before).toBeGreaterThanOrEqual(1_000_000);
     expect(expiresAt - before).toBeLessThan(1_005_000);
     expect(world.host.machines.get(id)?.machine.deadline_unix_ms).toBe(expiresAt);
-    expect((await world.call("GET", `/v1/sandboxes/${id}/lifecycle`)).body).toMatchObject({ id, state: "running", expires_at: reply.body["expires_at"], idle_at: null });
+    expect((await world.call("GET", `/v1/sandboxes/${id}/lifecycle`)).body).toMatchObject({
+      id,
+      state: "running",
+      expires_at: reply.body["expires_at"],
+      idle_at: null,
+    });
   });
 
   test("that the host does not take leaves the record as it was", async () => {
     const { id, expires_at } = await world.sandbox();
     world.host.fault({ on: /^PATCH/, kind: "error", error: new CodedError("internal", "journal is full") });
-    expect((await world.call("PATCH", `/v1/sandboxes/${id}/lifecycle`, { json: { ttl_seconds: 1000 } })).status).toBe(500);
+    expect(
+      (await world.call("PATCH", `/v1/sandboxes/${id}/lifecycle`, { json: { ttl_seconds: 1000 } })).status,
+    ).toBe(500);
     expect((await world.call("GET", `/v1/sandboxes/${id}`)).body["expires_at"]).toBe(expires_at);
-    expect(await world.call("PATCH", `/v1/sandboxes/${id}/lifecycle`, { json: { ttl_seconds: 0 } })).toMatchObject({ status: 400 });
+    expect(
+      await world.call("PATCH", `/v1/sandboxes/${id}/lifecycle`, { json: { ttl_seconds: 0 } }),
+    ).toMatchObject({ status: 400 });
   });
 
   test("of an ended sandbox is 410", async () => {
     const { id } = await world.sandbox();
     await world.call("DELETE", `/v1/sandboxes/${id}`);
-    expect((await world.call("PATCH", `/v1/sandboxes/${id}/lifecycle`, { json: { ttl_seconds: 1000 } })).status).toBe(410);
+    expect(
+      (await world.call("PATCH", `/v1/sandboxes/${id}/lifecycle`, { json: { ttl_seconds: 1000 } })).status,
+    ).toBe(410);
   });
 });
 
@@ -163,7 +226,9 @@ describe("the host's word", () => {
     const { id } = await world.sandbox();
     world.host.end(id, "ttl_expired");
     await eventually(async () => (await stateOf(id)) === "destroyed ttl_expired");
-    expect((await world.exec(id, { cmd: "true" })).body).toMatchObject({ error: { code: "sandbox_ended", details: { reason: "ttl_expired" } } });
+    expect((await world.exec(id, { cmd: "true" })).body).toMatchObject({
+      error: { code: "sandbox_ended", details: { reason: "ttl_expired" } },
+    });
   });
 
   test("is caught up with after the server was away", async () => {
@@ -181,9 +246,17 @@ describe("the host's word", () => {
   test("that fails means nothing: no record changes while its list cannot be read", async () => {
     const { id } = await world.sandbox();
     await world.restart();
-    world.host.fault({ on: /^GET \/v1\/machines$/, kind: "error", error: new CodedError("internal", "journal broken"), times: 3 });
+    world.host.fault({
+      on: /^GET \/v1\/machines$/,
+      kind: "error",
+      error: new CodedError("internal", "journal broken"),
+      times: 3,
+    });
     world.server.watch.reconcileSoon();
-    await eventually(() => world.host.requests.filter((line) => line === "GET /v1/machines").length >= 4, 10_000);
+    await eventually(
+      () => world.host.requests.filter((line) => line === "GET /v1/machines").length >= 4,
+      10_000,
+    );
     expect(await stateOf(id)).toBe("running null");
     expect((await world.exec(id, { cmd: "echo alive" })).body["stdout"]).toBe("alive\n");
   });
@@ -232,10 +305,14 @@ describe("after a crash in mid-create", () => {
   test("the same create with its Idempotency-Key gets the sandbox that was made, once", async () => {
     const headers = { "idempotency-key": "crash" };
     world.host.fault({ on: /^PUT/, kind: "hang" });
-    const lost = world.call("POST", "/v1/sandboxes", { json: { template: "base" }, headers }).catch(() => undefined);
+    const lost = world
+      .call("POST", "/v1/sandboxes", { json: { template: "base" }, headers })
+      .catch(() => undefined);
     let id = "";
     await eventually(async () => {
-      const { items } = (await world.call("GET", "/v1/sandboxes?state=creating")).body as { items: { id: string }[] };
+      const { items } = (await world.call("GET", "/v1/sandboxes?state=creating")).body as {
+        items: { id: string }[];
+      };
       id = items[0]?.id ?? "";
       return id !== "";
     });
@@ -256,18 +333,29 @@ describe("after a crash in mid-create", () => {
 
 test("ended sandboxes and their reasons stay readable, page by page and by filter", async () => {
   const made = [];
-  for (let index = 0; index < 5; index += 1) made.push(await world.sandbox({ template: "base", metadata: { index: String(index), "odd key.'\"": "v" }, tenant: index % 2 === 0 ? "even" : "odd" }));
+  for (let index = 0; index < 5; index += 1)
+    made.push(
+      await world.sandbox({
+        template: "base",
+        metadata: { index: String(index), "odd key.'\"": "v" },
+        tenant: index % 2 === 0 ? "even" : "odd",
+      }),
+    );
   await world.call("DELETE", `/v1/sandboxes/${made[0]?.id}`);
   const seen: string[] = [];
   let cursor: string | null = null;
   do {
-    const reply = await world.call("GET", `/v1/sandboxes?limit=2&state=all${cursor === null ? "" : `&cursor=${cursor}`}`);
+    const reply = await world.call(
+      "GET",
+      `/v1/sandboxes?limit=2&state=all${cursor === null ? "" : `&cursor=${cursor}`}`,
+    );
     const page = reply.body as unknown as { items: { id: string }[]; next_cursor: string | null };
     seen.push(...page.items.map(({ id }) => id));
     cursor = page.next_cursor;
   } while (cursor !== null);
   expect(seen.sort()).toEqual(made.map(({ id }) => id).sort());
-  const ids = async (query: string): Promise<number> => ((await world.call("GET", `/v1/sandboxes?${query}`)).body["items"] as unknown[]).length;
+  const ids = async (query: string): Promise<number> =>
+    ((await world.call("GET", `/v1/sandboxes?${query}`)).body["items"] as unknown[]).length;
   expect(await ids("tenant=even")).toBe(2);
   expect(await ids("tenant=even&state=all")).toBe(3);
   expect(await ids("metadata.index=3")).toBe(1);

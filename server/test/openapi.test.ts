@@ -16,7 +16,9 @@ test("docs/openapi.json is what the server serves; npm run openapi -w @torpor/se
 
 test("every operation of the reference has a summary and says what an error looks like", async () => {
   await using world = await World.start();
-  const document = (await world.call("GET", "/v1/openapi.json")).body as { paths: Record<string, Record<string, Operation>> };
+  const document = (await world.call("GET", "/v1/openapi.json")).body as {
+    paths: Record<string, Record<string, Operation>>;
+  };
   expect(Object.keys(document.paths).length).toBeGreaterThan(20);
   for (const [path, methods] of Object.entries(document.paths)) {
     for (const [method, operation] of Object.entries(methods)) {

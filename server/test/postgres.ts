@@ -2,7 +2,7 @@ import { spawn, spawnSync } from "node:child_process";
 import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import pg from "pg";
+import { Client } from "pg";
 
 /** Nobody, as every Linux has it: PostgreSQL refuses to run as root. */
 const UNPRIVILEGED_ID = 65_534;
@@ -12,8 +12,13 @@ function binDirectory(): string {
   const root = "/usr/lib/postgresql";
   const versions = existsSync(root) ? readdirSync(root).sort((a, b) => Number(b) - Number(a)) : [];
   const candidates = [...versions.map((version) => join(root, version, "bin")), "/usr/local/bin", "/usr/bin"];
-  const found = candidates.find((directory) => existsSync(join(directory, "initdb")) && existsSync(join(directory, "postgres")));
-  if (found === undefined) throw new Error(`PostgreSQL's initdb and postgres are in none of ${candidates.join(", ")}; install the package postgresql`);
+  const found = candidates.find(
+    (directory) => existsSync(join(directory, "initdb")) && existsSync(join(directory, "postgres")),
+  );
+  if (found === undefined)
+    throw new Error(
+      `PostgreSQL's initdb and postgres are in none of ${candidates.join(", ")}; install the package postgresql`,
+    );
   return found;
 }
 
@@ -24,14 +29,35 @@ export async function startPostgres(): Promise<{ url: string; [Symbol.asyncDispo
   const asNobody = process.getuid?.() === 0 ? { uid: UNPRIVILEGED_ID, gid: UNPRIVILEGED_ID } : {};
   if ("uid" in asNobody) chownSync(directory, UNPRIVILEGED_ID, UNPRIVILEGED_ID);
   const data = join(directory, "data");
-  const made = spawnSync(join(bin, "initdb"), ["-D", data, "-U", "torpor", "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C"], { ...asNobody, cwd: directory, encoding: "utf8", env: { PATH: process.env["PATH"], HOME: directory } });
+  const made = spawnSync(
+    join(bin, "initdb"),
+    ["-D", data, "-U", "torpor", "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C"],
+    { ...asNobody, cwd: directory, encoding: "utf8", env: { PATH: process.env["PATH"], HOME: directory } },
+  );
   if (made.status !== 0) throw new Error(`initdb failed: ${made.stderr}`);
-  const server = spawn(join(bin, "postgres"), ["-D", data, "-k", directory, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=50"], {
-    ...asNobody,
-    cwd: directory,
-    stdio: ["ignore", "ignore", "pipe"],
-    env: { PATH: process.env["PATH"], HOME: directory },
-  });
+  const server = spawn(
+    join(bin, "postgres"),
+    [
+      "-D",
+      data,
+      "-k",
+      directory,
+      "-c",
+      "listen_addresses=",
+      "-c",
+      "fsync=off",
+      "-c",
+      "shared_buffers=16MB",
+      "-c",
+      "max_connections=50",
+    ],
+    {
+      ...asNobody,
+      cwd: directory,
+      stdio: ["ignore", "ignore", "pipe"],
+      env: { PATH: process.env["PATH"], HOME: directory },
+    },
+  );
   let log = "";
   server.stderr.on("data", (chunk: Buffer) => (log = (log + String(chunk)).slice(-4_000)));
   const exited = new Promise<void>((resolve) => server.once("exit", () => resolve()));
@@ -43,7 +69,7 @@ export async function startPostgres(): Promise<{ url: string; [Symbol.asyncDispo
   };
   const until = Date.now() + 20_000;
   for (;;) {
-    const client = new pg.Client({ connectionString: url });
+    const client = new Client({ connectionString: url });
     try {
       await client.connect();
       await client.end();

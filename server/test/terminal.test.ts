@@ -14,7 +14,9 @@ afterAll(async () => {
 });
 
 function connect(query: string, key = world.adminKey, sandbox = id): WebSocket {
-  return new WebSocket(`${world.url.replace("http", "ws")}/v1/sandboxes/${sandbox}/pty${query}`, { headers: { authorization: `Bearer ${key}` } });
+  return new WebSocket(`${world.url.replace("http", "ws")}/v1/sandboxes/${sandbox}/pty${query}`, {
+    headers: { authorization: `Bearer ${key}` },
+  });
 }
 
 test("bytes go both ways, a resize reaches the guest, and the exit is told", async () => {
@@ -37,7 +39,10 @@ test("bytes go both ways, a resize reaches the guest, and the exit is told", asy
 test("leaving ends the command", async () => {
   const socket = connect(`?cmd=${encodeURIComponent("sleep 61")}`);
   await once(socket, "open");
-  const running = (): boolean => [...world.guest(id).running.values()].some(({ ended, request: { process } }) => !ended && process.args.at(-1) === "sleep 61");
+  const running = (): boolean =>
+    [...world.guest(id).running.values()].some(
+      ({ ended, request: { process } }) => !ended && process.args.at(-1) === "sleep 61",
+    );
   await eventually(running);
   socket.terminate();
   await eventually(() => !running());
@@ -74,5 +79,8 @@ test("a sandbox that ends under a terminal is told as an error", async () => {
   await eventually(() => world.guest(other.id).running.size > 0);
   const last = once(socket, "message");
   world.host.end(other.id, "oom");
-  expect(JSON.parse(String(((await last) as [Buffer])[0]))).toMatchObject({ type: "error", code: expect.any(String) });
+  expect(JSON.parse(String(((await last) as [Buffer])[0]))).toMatchObject({
+    type: "error",
+    code: expect.any(String),
+  });
 });

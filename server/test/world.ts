@@ -33,7 +33,14 @@ export class World implements AsyncDisposable {
   readonly #options: Partial<StartServerOptions>;
   #scope: Scope;
 
-  private constructor(host: FakeHost, directory: string, adminKey: string, server: RunningServer, options: Partial<StartServerOptions>, scope: Scope) {
+  private constructor(
+    host: FakeHost,
+    directory: string,
+    adminKey: string,
+    server: RunningServer,
+    options: Partial<StartServerOptions>,
+    scope: Scope,
+  ) {
     this.host = host;
     this.directory = directory;
     this.adminKey = adminKey;
@@ -69,18 +76,33 @@ export class World implements AsyncDisposable {
     this.#scope.defer(() => scope.close());
   }
 
-  async newKey(scopes: readonly KeyScope[], tenant: string | null = null, expiresAt: number | null = null): Promise<string> {
+  async newKey(
+    scopes: readonly KeyScope[],
+    tenant: string | null = null,
+    expiresAt: number | null = null,
+  ): Promise<string> {
     return await addKey(this.server, scopes, tenant, expiresAt);
   }
 
   async call(method: string, path: string, options: CallOptions = {}): Promise<Reply> {
     const response = await this.fetch(method, path, options);
     const text = await response.text();
-    const isJson = response.headers.get("content-type")?.includes("json") === true && response.headers.get("content-type")?.includes("ndjson") === false;
-    return { status: response.status, headers: response.headers, text, body: isJson && text !== "" ? (JSON.parse(text) as Record<string, unknown>) : {} };
+    const isJson =
+      response.headers.get("content-type")?.includes("json") === true &&
+      response.headers.get("content-type")?.includes("ndjson") === false;
+    return {
+      status: response.status,
+      headers: response.headers,
+      text,
+      body: isJson && text !== "" ? (JSON.parse(text) as Record<string, unknown>) : {},
+    };
   }
 
-  async fetch(method: string, path: string, { key = this.adminKey, json, body, headers = {}, signal }: CallOptions = {}): Promise<Response> {
+  async fetch(
+    method: string,
+    path: string,
+    { key = this.adminKey, json, body, headers = {}, signal }: CallOptions = {},
+  ): Promise<Response> {
     const init: RequestInit & { duplex?: "half" } = { method, headers: { ...headers } };
     const all = init.headers as Record<string, string>;
     if (key !== null) all["authorization"] = `Bearer ${key}`;
@@ -122,28 +144,51 @@ export class World implements AsyncDisposable {
 }
 
 /** Waits until `check` holds, asking often; fails after `withinMs`. */
-export async function eventually(check: () => boolean | Promise<boolean>, withinMs = 5_000): Promise<void> {
+export async function eventually(check: () => boolean | Promise<boolean>, withinMs = 15_000): Promise<void> {
   const until = Date.now() + withinMs;
   while (!(await check())) {
-    if (Date.now() > until) throw new Error(`did not become true within ${withinMs} ms: ${check}`);
+    if (Date.now() > until) throw new Error(`did not become true within ${withinMs} ms: ${check.toString()}`);
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }
 
 /** The error of an answer. */
-export function errorOf(reply: Reply): { code: string; message: string; details: Record<string, unknown>; request_id: string; retryable: boolean } {
+export function errorOf(reply: Reply): {
+  code: string;
+  message: string;
+  details: Record<string, unknown>;
+  request_id: string;
+  retryable: boolean;
+} {
   return reply.body["error"] as ReturnType<typeof errorOf>;
 }
 
-async function open(directory: string, host: FakeHost, options: Partial<StartServerOptions>, scope: Scope): Promise<RunningServer> {
-  const database = options.database ?? (await openDatabase({ kind: "sqlite", path: join(directory, "server.sqlite") }));
+async function open(
+  directory: string,
+  host: FakeHost,
+  options: Partial<StartServerOptions>,
+  scope: Scope,
+): Promise<RunningServer> {
+  const database =
+    options.database ?? (await openDatabase({ kind: "sqlite", path: join(directory, "server.sqlite") }));
   if (options.database === undefined) scope.defer(() => database.close());
-  const server = await startServer({ log: silentLog, watch: { newbornGraceMs: 200 }, ...options, database, host: { url: host.url, token: host.token } });
+  const server = await startServer({
+    log: silentLog,
+    watch: { newbornGraceMs: 200 },
+    ...options,
+    database,
+    host: { url: host.url, token: host.token },
+  });
   scope.defer(() => server.close());
   return server;
 }
 
-async function addKey(server: RunningServer, scopes: readonly KeyScope[], tenant: string | null, expiresAt: number | null = null): Promise<string> {
+async function addKey(
+  server: RunningServer,
+  scopes: readonly KeyScope[],
+  tenant: string | null,
+  expiresAt: number | null = null,
+): Promise<string> {
   const key = newApiKey();
   await server.keyStore.insert({
     id: `key_${randomText(20)}`,

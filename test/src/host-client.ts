@@ -75,10 +75,10 @@ export class HostClient {
   }
 
   /** Builds a template, or finds it built. @throws Error with the build's own message */
-  async buildTemplate(name: string, onStage: (label: string) => void = () => {}): Promise<Template> {
+  async buildTemplate(name: string, onStage: (stage: string) => void = () => {}): Promise<Template> {
     const incoming = await this.http.open(`/v1/templates/${name}/build`, { method: "POST" });
     let text = "";
-    let label = "";
+    let stage = "";
     let last: TemplateBuildEvent | undefined;
     for await (const chunk of incoming as AsyncIterable<Buffer>) {
       text += chunk.toString("utf8");
@@ -86,7 +86,7 @@ export class HostClient {
       text = lines.pop() ?? "";
       for (const line of lines) {
         last = JSON.parse(line) as TemplateBuildEvent;
-        if (last.type === "progress" && last.label !== label) onStage((label = last.label));
+        if (last.type === "progress" && last.stage !== stage) onStage((stage = last.stage));
       }
     }
     if (last?.type !== "done") throw new Error(`building ${name} answered ${incoming.statusCode}: ${JSON.stringify(last)} ${text}`);

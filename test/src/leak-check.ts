@@ -1,5 +1,4 @@
 import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "@torpor/base";
 import { instanceNames } from "@torpor/host";
@@ -7,20 +6,22 @@ import { eventually } from "./eventually.ts";
 
 /** Kinds of things an instance makes on a machine, and may therefore leave there. */
 export const LEAK_KINDS = [
-  "process", "network namespace", "link", "route", "nft table", "mount", "cgroup", "loop device", "ip_forward", "machine directory", "temporary file",
+  "process", "network namespace", "link", "route", "nft table", "mount", "cgroup", "loop device", "ip_forward", "machine directory",
 ] as const;
 export type LeakKind = (typeof LEAK_KINDS)[number];
 
 /** What is there, by kind; each thing as a line a person recognises it by. */
 export type MachineState = Record<LeakKind, ReadonlySet<string>>;
 
+/** Names Torpor and these tests give, and the range its addresses are from. */
+const OURS = /\b(?:torpor|tp-|tt-|tti\d|198\.1[89]\.)/;
 /** What belongs to another instance of Torpor on the same machine is not ours to judge. */
 const OTHER_INSTANCE = /\b(?:torpor[-_]|tp-)([0-9a-f]{6})\b/;
 
 /**
  * Looks at everything an instance could leave. Processes, mounts, loop devices, cgroups and files are counted when they
- * bear the state directory or the instance's names; namespaces, links, routes and tables are counted whoever made
- * them, unless they bear another instance's name.
+ * bear the state directory or the instance's names; namespaces, links, routes and tables when they bear any name of
+ * Torpor's, unless it is another instance's.
  */
 export async function lookAtMachine(stateDir: string): Promise<MachineState> {
   const { tag } = instanceNames(stateDir);
@@ -28,7 +29,7 @@ export async function lookAtMachine(stateDir: string): Promise<MachineState> {
     const other = OTHER_INSTANCE.exec(text)?.[1];
     return other !== undefined && other !== tag;
   };
-  const own = (lines: readonly string[]): Set<string> => new Set(lines.filter((line) => !foreign(line)));
+  const own = (lines: readonly string[]): Set<string> => new Set(lines.filter((line) => OURS.test(line) && !foreign(line)));
   const bears = (text: string): boolean => text.includes(stateDir) || text.includes(`torpor-${tag}`);
   const [links, routes, tables, namespaces] = await Promise.all([
     jsonOf<{ ifname: string }>(["ip", "-json", "link", "show"]),
@@ -47,7 +48,6 @@ export async function lookAtMachine(stateDir: string): Promise<MachineState> {
     "loop device": new Set(loopDevices().filter(bears)),
     ip_forward: new Set([readFileSync("/proc/sys/net/ipv4/ip_forward", "utf8").trim()]),
     "machine directory": new Set(entriesOf(join(stateDir, "host", "machines"))),
-    "temporary file": new Set(entriesOf(tmpdir()).filter((name) => name.startsWith("torpor-") && !name.startsWith("torpor-test-"))),
   };
 }
 

@@ -7,7 +7,7 @@ import { Instance } from "./instance.ts";
 export async function ensureTemplates(names: readonly string[], say: (line: string) => void = () => {}): Promise<void> {
   const instance = await Instance.start();
   try {
-    for (const name of names) await instance.host.buildTemplate(name, (label) => say(`template ${name}: ${label}`));
+    for (const name of names) await instance.host.buildTemplate(name, (stage) => say(`template ${name}: ${stage}`));
   } finally {
     await instance.stop();
     await instance.remove();

@@ -16,11 +16,11 @@ export class DirectGuest {
     this.#http = new HttpClient({ url: `http://${address}:${GUEST_PORT}` });
   }
 
-  /** Waits for the agent at `address` and gives it an identity. @param origin the machine it is a copy of */
-  static async unlock(address: string, origin?: DirectGuest): Promise<DirectGuest> {
+  /** Waits for the agent at `address` and gives it an identity. @param frozenKey what {@link freeze} of its origin gave */
+  static async unlock(address: string, frozenKey = ""): Promise<DirectGuest> {
     const guest = new DirectGuest(address);
     await guest.waitUntilUp();
-    await guest.init(origin?.#hostKey);
+    await guest.init(frozenKey);
     return guest;
   }
 
@@ -30,7 +30,7 @@ export class DirectGuest {
     return { locked: answer.headers["x-torpor-locked"] === "1" };
   }
 
-  async init(previousHostKey = this.#hostKey): Promise<void> {
+  async init(previousHostKey = ""): Promise<void> {
     this.#accessToken = randomBytes(16).toString("hex");
     this.#hostKey = randomBytes(16).toString("hex");
     const answer = await this.#http.call("/torpor/init", {
@@ -57,9 +57,15 @@ export class DirectGuest {
     if (answer.status !== 200) throw new Error(`init answered ${answer.status}: ${answer.body.toString("utf8")}`);
   }
 
-  /** Locks the agent, as before every checkpoint. */
-  async freeze(): Promise<void> {
+  /** Locks the agent, as before every checkpoint. Answers the key that the next init must know. */
+  async freeze(): Promise<string> {
     await this.#http.json("/torpor/freeze", { method: "POST", body: { hook_timeout_ms: 5000 }, headers: { "x-torpor-host-key": this.#hostKey } });
+    return this.#hostKey;
+  }
+
+  /** Lets go of its connections; the next call makes new ones. */
+  close(): void {
+    this.#http.close();
   }
 
   exec(command: string, options: GuestExecOptions = {}): Promise<GuestExecResult> {

@@ -1,38 +1,13 @@
-import { readlinkSync } from "node:fs";
-import { mkdir } from "node:fs/promises";
-import { basename, join } from "node:path";
-import { CgroupTree, systemCgroupMounts } from "../../host/src/cgroup.ts";
-import { GvisorDriver, netSysctlsMustHide } from "../../host/src/driver/gvisor/gvisor-driver.ts";
-import { findRunsc, inspectRunsc } from "../../host/src/driver/gvisor/runsc.ts";
-import { instanceNames } from "../../host/src/instance.ts";
-import { Slots } from "../../host/src/machine/slots.ts";
-import { Router } from "../../host/src/network/router.ts";
-import { templateCacheDir } from "../src/repository.ts";
 import { describeDriver } from "./driver-contract.ts";
+import { openGvisorBed } from "./gvisor-bed.ts";
 
 describeDriver("gVisor", async (stateDir) => {
-  const instance = instanceNames(stateDir);
-  const router = await Router.open({ instance, resolvers: [], egress: new Map() });
-  const cgroups = new CgroupTree(systemCgroupMounts(), instance.cgroup);
-  cgroups.open();
-  const driver = new GvisorDriver({
-    runsc: await inspectRunsc(findRunsc(undefined)),
-    platform: "systrap",
-    cgroups,
-    cacheDir: join(stateDir, "disks"),
-    hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
-  });
-  await mkdir(join(stateDir, "host"));
-  const slots = new Slots({ router, driver, cgroups, directory: join(stateDir, "host", "machines"), netnsOf: instance.slotNetns });
-  const templates = templateCacheDir();
+  const { driver, slots, rootfsDir, close } = await openGvisorBed(stateDir);
   return {
     driver,
-    rootfsDir: join(templates, basename(readlinkSync(join(templates, "by-name", "base"))), "rootfs"),
+    rootfsDir,
     makePlace: (diskMib) => slots.make(diskMib, "none"),
     removePlace: ({ slot }) => slots.clear(slot),
-    close: async () => {
-      await router.remove();
-      cgroups.close();
-    },
+    close,
   };
 });

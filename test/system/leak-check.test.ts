@@ -32,8 +32,8 @@ const LEAVERS: Record<LeakKind, Leaver> = {
     undo.defer(async () => void (await run(["ip", "link", "del", name])));
   },
   route: async (_stateDir, undo) => {
-    await run(["ip", "route", "add", "blackhole", "203.0.113.77/32"]);
-    undo.defer(async () => void (await run(["ip", "route", "del", "blackhole", "203.0.113.77/32"])));
+    await run(["ip", "route", "add", "blackhole", "198.18.77.77/32"]);
+    undo.defer(async () => void (await run(["ip", "route", "del", "blackhole", "198.18.77.77/32"])));
   },
   "nft table": async (stateDir, undo) => {
     const name = instanceNames(stateDir).nftTable;
@@ -65,10 +65,6 @@ const LEAVERS: Record<LeakKind, Leaver> = {
   "machine directory": async (stateDir, undo) => {
     const path = join(stateDir, "host", "machines", "7");
     mkdirSync(path, { recursive: true });
-    undo.defer(() => rmSync(path, { recursive: true }));
-  },
-  "temporary file": async (_stateDir, undo) => {
-    const path = mkdtempSync(join(tmpdir(), "torpor-left-"));
     undo.defer(() => rmSync(path, { recursive: true }));
   },
 };

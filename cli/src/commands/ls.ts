@@ -62,7 +62,7 @@ function checkState(state: string | undefined): SandboxState | undefined {
 }
 
 /** The table of `ls`. */
-export function renderSandboxes(sandboxes: readonly SandboxInfo[], style: Style, now: number): string {
+function renderSandboxes(sandboxes: readonly SandboxInfo[], style: Style, now: number): string {
   const state = (info: SandboxInfo): string => {
     if (info.state === "running") return style.green(info.state);
     return info.reason === null ? style.yellow(info.state) : style.dim(`${info.state} (${info.reason})`);

@@ -123,7 +123,7 @@ const INTERPRETERS: Readonly<Record<string, string>> = {
 };
 
 /** What to run: the command behind `--` as it is, else a script of this machine with its interpreter. */
-export function planRun(words: readonly string[], afterDashes: boolean): RunPlan {
+function planRun(words: readonly string[], afterDashes: boolean): RunPlan {
   const [first, ...rest] = words;
   if (first === undefined)
     throw new UsageError("nothing to run: torpor run script.py, or torpor run -- COMMAND");

@@ -14,7 +14,7 @@ export function registerStatus(program: Command, context: CliContext): void {
     )
     .action(async (_options: unknown, command: Command) => {
       const invocation = invocationOf(context, command);
-      const status = await readStatus(invocation.paths);
+      const status = await readStatus(invocation.paths, invocation.context.installation);
       invocation.answer(status, () => describeStatus(status, invocation.style));
     });
 }
@@ -31,5 +31,12 @@ export function describeStatus(status: LiveStatus, style: Style): string {
     `driver   ${status.driver} (${status.acceleration})`,
     `host     ${pid(status.pids.host)}`,
     `server   ${pid(status.pids.server)}`,
+    ...(status.outdated
+      ? [
+          style.yellow(
+            "It runs an older build: torpor down --keep-sandboxes, then torpor up --detach, change over.",
+          ),
+        ]
+      : []),
   ].join("\n");
 }

@@ -51,7 +51,7 @@ export function registerUp(program: Command, context: CliContext): void {
       }
       if (options.detach === true) {
         await startDetached(invocation, options.listen);
-        const status = await readStatus(invocation.paths);
+        const status = await readStatus(invocation.paths, invocation.context.installation);
         invocation.answer(status, () => describeStatus(status, invocation.style));
         return;
       }
@@ -85,7 +85,7 @@ async function waitForInstance(invocation: Invocation): ReturnType<typeof readSt
   const deadline = performance.now() + 60_000;
   for (;;) {
     try {
-      const status = await readStatus(invocation.paths);
+      const status = await readStatus(invocation.paths, invocation.context.installation);
       if (status.healthy || performance.now() > deadline) return status;
     } catch (error) {
       if (performance.now() > deadline || supervisorOf(invocation.paths.supervisorLock) === null) throw error;

@@ -132,10 +132,9 @@ function readExtended(type: string, body: Buffer): { path?: string; link?: strin
     if (!Number.isInteger(length) || length < 5 || offset + length > body.length)
       throw refused("an extended header", "cannot be read");
     const record = body.toString("utf8", space + 1, offset + length - 1);
-    const [key = "", value = ""] = [
-      record.slice(0, record.indexOf("=")),
-      record.slice(record.indexOf("=") + 1),
-    ];
+    const equals = record.indexOf("=");
+    const key = record.slice(0, equals);
+    const value = record.slice(equals + 1);
     if (key === "path") found.path = value;
     if (key === "linkpath") found.link = value;
     if (key === "size") found.sizeBytes = Number(value);

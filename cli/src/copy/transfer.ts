@@ -110,7 +110,7 @@ async function writeHostFile(
 }
 
 /** A web stream as one of Node's. */
-export function readable(stream: ReadableStream<Uint8Array>): Readable {
+function readable(stream: ReadableStream<Uint8Array>): Readable {
   return Readable.from(stream, { objectMode: false });
 }
 

@@ -65,7 +65,7 @@ export function instanceChecks(invocation: Invocation, listen: string): Check[] 
 
 async function statusOrNull(invocation: Invocation): Promise<LiveStatus | null> {
   try {
-    return await readStatus(invocation.paths);
+    return await readStatus(invocation.paths, invocation.context.installation);
   } catch (error) {
     if (error instanceof CodedError && error.code === "host_unavailable") return null;
     throw error;

@@ -1,4 +1,5 @@
-import { existsSync, readFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -48,6 +49,28 @@ export function missingParts(installation: Installation): string[] {
     if (path !== undefined && !existsSync(path)) missing.push(`${name}: ${path} is not there`);
   }
   return missing;
+}
+
+/**
+ * Names what is built here now, by sizes and times of the files that make up a running instance: enough to see that
+ * one was started from an older build.
+ */
+export function buildFingerprint({ root, guestBinary }: Pick<Installation, "root" | "guestBinary">): string {
+  const hash = createHash("sha256");
+  const add = (path: string): void => {
+    const found = statSync(path, { throwIfNoEntry: false });
+    if (found !== undefined) hash.update(`${path} ${found.size} ${found.mtimeMs}\n`);
+  };
+  for (const name of ["protocol", "base", "host", "server"]) {
+    const dist = join(root, name, "dist");
+    if (!existsSync(dist)) continue;
+    const files = readdirSync(dist, { recursive: true, encoding: "utf8" }).filter((file) =>
+      file.endsWith(".js"),
+    );
+    for (const file of files.sort()) add(join(dist, file));
+  }
+  add(guestBinary);
+  return hash.digest("hex").slice(0, 16);
 }
 
 function readVersion(packageFile: string): string {

@@ -1,4 +1,6 @@
+import { join } from "node:path";
 import { CodedError, type InstanceStatus } from "@torpor/protocol";
+import { buildFingerprint, type Installation } from "./installation.ts";
 import type { InstancePaths } from "./instance-paths.ts";
 import { isAlive } from "./process-identity.ts";
 import { readInstanceFile, readRunFile } from "./run-file.ts";
@@ -8,6 +10,8 @@ export interface LiveStatus extends InstanceStatus {
   /** False while a part is down or being restarted. */
   healthy: boolean;
   started_at: string;
+  /** Whether what is built here now is not what it was started from. */
+  outdated: boolean;
 }
 
 /**
@@ -15,7 +19,7 @@ export interface LiveStatus extends InstanceStatus {
  *
  * @throws CodedError `host_unavailable` when nothing runs from it.
  */
-export async function readStatus(paths: InstancePaths, fetcher: typeof fetch = fetch): Promise<LiveStatus> {
+export async function readStatus(paths: InstancePaths, installation: Installation): Promise<LiveStatus> {
   const file = readInstanceFile(paths.instanceFile);
   const host = readRunFile(paths.hostFile);
   const server = readRunFile(paths.serverFile);
@@ -25,7 +29,7 @@ export async function readStatus(paths: InstancePaths, fetcher: typeof fetch = f
   if (file === null || (!supervised && !hostAlive && !serverAlive)) {
     throw new CodedError(
       "host_unavailable",
-      `no Torpor instance runs from ${paths.stateDir}. Start one with 'sudo torpor up --detach', or name another with --state-dir.`,
+      `no Torpor instance runs from ${paths.stateDir}. Start one with 'sudo ${join(installation.root, "bin", "torpor")} up --detach', or name another with --state-dir.`,
       { details: { state_dir: paths.stateDir } },
     );
   }
@@ -38,14 +42,15 @@ export async function readStatus(paths: InstancePaths, fetcher: typeof fetch = f
     driver: file.driver,
     acceleration: file.acceleration,
     pids: { server: serverAlive ? server.pid : 0, host: hostAlive ? host.pid : 0 },
-    healthy: supervised && hostAlive && serverAlive && (await answers(url, fetcher)),
+    healthy: supervised && hostAlive && serverAlive && (await answers(url)),
     started_at: file.started_at,
+    outdated: file.build !== buildFingerprint(installation),
   };
 }
 
-async function answers(url: string, fetcher: typeof fetch): Promise<boolean> {
+async function answers(url: string): Promise<boolean> {
   try {
-    const response = await fetcher(new URL("/healthz", url), { signal: AbortSignal.timeout(5_000) });
+    const response = await fetch(new URL("/healthz", url), { signal: AbortSignal.timeout(5_000) });
     await response.body?.cancel();
     return response.ok;
   } catch {

@@ -10,6 +10,8 @@ export interface RunFile extends ProcessIdentity {
 /** `run/instance.json`, written by the supervisor once both serve. */
 export interface InstanceFile {
   version: string;
+  /** What was built when it was started. */
+  build: string;
   url: string;
   state_dir: string;
   api_key_file: string;
@@ -63,6 +65,7 @@ export function readInstanceFile(path: string): InstanceFile | null {
   const text = (name: string): string => (typeof value[name] === "string" ? value[name] : "");
   return {
     version: text("version"),
+    build: text("build"),
     url: value["url"],
     state_dir: text("state_dir"),
     api_key_file: text("api_key_file"),

@@ -46,7 +46,7 @@ export async function superviseUntilTold(
     });
     tell({ ready: true });
     if (process.send === undefined) {
-      const status = await readStatus(paths);
+      const status = await readStatus(paths, context.installation);
       invocation.answer(
         status,
         () => `${describe(status)}\nlogs     ${paths.logsDir}\nstop     ^C, or torpor down`,

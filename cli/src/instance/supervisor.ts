@@ -3,7 +3,7 @@ import { chmodSync, chownSync, mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { CodedError } from "@torpor/protocol";
 import { hostRequest } from "./host-request.ts";
-import type { Installation } from "./installation.ts";
+import { buildFingerprint, type Installation } from "./installation.ts";
 import type { InstancePaths } from "./instance-paths.ts";
 import { keepLogsBounded } from "./log-rotation.ts";
 import { endProcess, ownIdentity } from "./process-identity.ts";
@@ -81,6 +81,7 @@ export async function startInstance(options: SupervisorOptions & { listen: strin
       typeof host.health[name] === "string" ? host.health[name] : "unknown";
     const file: InstanceFile = {
       version: installation.version,
+      build: buildFingerprint(installation),
       url: url ?? `http://${listen}`,
       state_dir: paths.stateDir,
       api_key_file: paths.apiKeyFile,

@@ -86,5 +86,9 @@ export class BuildProgressView {
 
 function cut(text: string, columns: number): string {
   if (displayWidth(text) <= columns) return text;
-  return columns <= 1 ? "" : `${[...text].slice(0, columns - 1).join("")}…`;
+  return columns <= 1
+    ? ""
+    : `${Array.from(text)
+        .slice(0, columns - 1)
+        .join("")}…`;
 }

@@ -1,11 +1,13 @@
+type Paint = (text: string) => string;
+
 /** Terminal colours, or nothing at all. */
 export interface Style {
-  bold(text: string): string;
-  dim(text: string): string;
-  red(text: string): string;
-  green(text: string): string;
-  yellow(text: string): string;
-  cyan(text: string): string;
+  bold: Paint;
+  dim: Paint;
+  red: Paint;
+  green: Paint;
+  yellow: Paint;
+  cyan: Paint;
 }
 
 const paint =

@@ -46,7 +46,7 @@ export async function streamCommand(
 }
 
 /** The exit code that says the same: see EXIT. */
-export function exitCodeOf(end: Pick<ExecEnd, "outcome" | "exitCode" | "signal">): number {
+function exitCodeOf(end: Pick<ExecEnd, "outcome" | "exitCode" | "signal">): number {
   switch (end.outcome) {
     case "exited":
       return end.exitCode ?? EXIT.torporFailed;

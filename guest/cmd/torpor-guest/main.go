@@ -82,12 +82,20 @@ func runAgent(args []string) int {
 	return 0
 }
 
-// surviveSignals keeps user code from ending PID 1 by a signal. The signals are received and dropped rather than ignored:
-// what is ignored stays ignored in every process started from here.
+// surviveSignals keeps user code from ending or stopping PID 1 by a signal. The signals are received and dropped rather than
+// ignored: what is ignored stays ignored in every process started from here. Faults of the agent's own still crash it.
 func surviveSignals() {
+	const lastSignal = 64
+	var all []os.Signal
+	for number := syscall.Signal(1); number <= lastSignal; number++ {
+		switch number {
+		case syscall.SIGCHLD, syscall.SIGURG, syscall.SIGCONT, syscall.SIGWINCH: // harmless as they are, and SIGURG is the Go runtime's own
+		default:
+			all = append(all, number)
+		}
+	}
 	dropped := make(chan os.Signal, 1)
-	signal.Notify(dropped, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
-		syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGPROF, syscall.SIGIO, syscall.SIGPWR, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGSYS)
+	signal.Notify(dropped, all...)
 	go func() {
 		for range dropped {
 		}

@@ -4,6 +4,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { CodedError } from "@torpor/protocol";
 import type { Driver, MachineLimits } from "../driver/driver.ts";
 import { GuestClient } from "./guest-client.ts";
+import type { TemplateManifest } from "../template/manifest.ts";
 import type { Slots } from "./slots.ts";
 
 /** A golden snapshot: a template booted, warmed up, locked and checkpointed by one driver build. */
@@ -22,6 +23,9 @@ const MANIFEST = "golden.json";
 const IMAGE = "image";
 /** A cold boot of the agent takes well under a second; a machine under load may need longer. */
 const BOOT_TIMEOUT_MS = 30_000;
+/** A notebook kernel that imports its libraries on a busy machine needs a minute at worst. */
+const SERVICES_TIMEOUT_MS = 180_000;
+const PREPARE_TIMEOUT_MS = SERVICES_TIMEOUT_MS + 30_000;
 /** Lets connections and garbage of the warm-up go before the machine is photographed. */
 const SETTLE_MS = 300;
 
@@ -51,8 +55,8 @@ export async function findGolden(goldenDir: string, driver: Driver): Promise<Gol
 /** Boots the template cold, waits until the agent is up and locked, and checkpoints it. The rename is the commit. */
 export async function bakeGolden(options: {
   rootfsDir: string;
-  /** The template's environment, user and working directory: its shells wait with them. */
-  settings: { env: Record<string, string>; user: string; workdir: string };
+  /** The template's environment, user and working directory, with which its shells wait, and its services. */
+  settings: Pick<TemplateManifest, "env" | "user" | "workdir" | "services">;
   goldenDir: string;
   driver: Driver;
   slots: Slots;
@@ -70,7 +74,11 @@ export async function bakeGolden(options: {
     const machine = await driver.boot({ rootfsDir }, place, limits, signal);
     const { locked } = await guest.waitUntilUp(BOOT_TIMEOUT_MS, signal);
     if (!locked) throw new CodedError("internal", "the guest agent of a fresh boot is not locked; a golden snapshot of it would hand out an open machine");
-    await guest.prepare({ env: settings.env, default_user: settings.user, default_workdir: settings.workdir });
+    const services = settings.services.map(({ name, command, user, readyUrl }) => ({ name, command, user, ready_url: readyUrl }));
+    await guest.prepare(
+      { env: settings.env, default_user: settings.user, default_workdir: settings.workdir, services, services_timeout_ms: SERVICES_TIMEOUT_MS },
+      PREPARE_TIMEOUT_MS,
+    );
     await delay(SETTLE_MS);
     guest.close(); // no connection of ours goes into the image
     await driver.checkpoint(machine, join(unfinished, IMAGE), signal);

@@ -11,6 +11,18 @@ export interface GuestPreparation {
   env?: Record<string, string>;
   default_user?: string;
   default_workdir?: string;
+  services?: GuestService[];
+  services_timeout_ms?: number;
+}
+
+/** A program the guest agent starts, waits for, and starts anew when it dies. */
+export interface GuestService {
+  name: string;
+  command: readonly string[];
+  /** Default: the machine's default user. */
+  user: string | undefined;
+  /** Answers 2xx once it serves. */
+  ready_url: string | undefined;
 }
 
 /** Identity given to a restored guest. */

@@ -55,6 +55,7 @@ export class Pool {
   readonly #shells: MachineHandle[] = [];
   readonly #creates: number[] = [];
   readonly #stopping = new AbortController();
+  readonly #clearing = new Set<Promise<void>>();
   #acquiring = 0;
   #lastAsked = 0;
   #refilling: Promise<void> | undefined;
@@ -124,7 +125,8 @@ export class Pool {
     for (const member of this.#ready) member.guest.close();
     this.#ready.length = 0;
     this.#shells.length = 0;
-    for (const handle of handles) await this.#options.slots.clear(handle.place.slot);
+    for (const handle of handles) this.#clear(handle.place.slot);
+    await Promise.all(this.#clearing);
   }
 
   #takeReady(): PristineMachine | undefined {
@@ -157,9 +159,16 @@ export class Pool {
 
   #discard(handle: MachineHandle, guest?: GuestClient): void {
     guest?.close();
+    this.#options.log.warn({ op: "pool.discard", slot: handle.place.slot }, "a waiting machine has died; another takes its place");
+    this.#clear(handle.place.slot);
+  }
+
+  /** Clears a slot in the background. One that cannot be is left to the sweep at the next start. */
+  #clear(slot: number): void {
     const { slots, log } = this.#options;
-    log.warn({ op: "pool.discard", slot: handle.place.slot }, "a waiting machine has died; another takes its place");
-    slots.clear(handle.place.slot).catch((error: unknown) => log.error({ op: "pool.discard", slot: handle.place.slot, err: error }));
+    const clearing = slots.clear(slot).catch((error: unknown) => log.error({ op: "pool.clear", slot, err: error }));
+    this.#clearing.add(clearing);
+    void clearing.then(() => this.#clearing.delete(clearing));
   }
 
   async #prepare(diskMib: number, signal: AbortSignal): Promise<MachineHandle> {

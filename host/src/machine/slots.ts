@@ -58,10 +58,11 @@ export class Slots {
   /** Ends whatever runs in a slot and removes every trace of it. Idempotent. */
   async clear(slot: number): Promise<void> {
     const directory = this.#directoryOf(slot);
-    await Promise.all([
-      this.#options.driver.kill({ slot, directory, netns: "", address: "", diskMib: 0 }),
-      this.#options.router.removeSlot(slot),
-    ]);
+    const killed = this.#options.driver.kill({ slot, directory, netns: "", address: "", diskMib: 0 });
+    killed.catch(() => {}); // reported below
+    // The signals are out. Of several machines that fall due at once all are ended before the first is cleared away.
+    await new Promise(setImmediate);
+    await Promise.all([killed, this.#options.router.removeSlot(slot)]);
     await rm(directory, { recursive: true, force: true });
     this.#taken.delete(slot);
   }

@@ -1,4 +1,3 @@
-import { readFile, writeFile } from "node:fs/promises";
 import { run } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 import type { Instance } from "../instance.ts";
@@ -14,11 +13,16 @@ import {
   GUEST_PREFIX_LENGTH,
   MAX_SLOT,
 } from "./address-plan.ts";
-
-const IP_FORWARD = "/proc/sys/net/ipv4/ip_forward";
+import { turnForwardingBack, turnForwardingOn } from "./ip-forward.ts";
 
 /** What egress a slot has. */
 export type Egress = "internet" | "none";
+
+/** What a router leaves for the next host process of its instance. */
+export interface RouterMemory {
+  /** Index of its address block. */
+  block: number;
+}
 
 /** A slot's place in the network. */
 export interface SlotNetwork {
@@ -41,20 +45,17 @@ export interface SlotNetwork {
 export class Router {
   readonly #instance: Instance;
   readonly #block: AddressBlock;
-  /** Value of ip_forward before this instance turned it on, to be put back. */
-  readonly #forwardBefore: string;
   /** Slots in the set `offline`. */
   readonly #offline = new Set<number>();
 
-  private constructor(instance: Instance, block: AddressBlock, forwardBefore: string) {
+  private constructor(instance: Instance, block: AddressBlock) {
     this.#instance = instance;
     this.#block = block;
-    this.#forwardBefore = forwardBefore;
   }
 
   /** State to hand to the next {@link Router.open} of this instance, for the journal. */
-  get memory(): { block: number; forwardBefore: string } {
-    return { block: this.#block.index, forwardBefore: this.#forwardBefore };
+  get memory(): RouterMemory {
+    return { block: this.#block.index };
   }
 
   /**
@@ -63,27 +64,32 @@ export class Router {
    */
   static async open(options: {
     instance: Instance;
-    memory?: { block: number; forwardBefore: string } | undefined;
+    memory?: RouterMemory | undefined;
     resolvers: readonly string[];
     egress: ReadonlyMap<number, Egress>;
   }): Promise<Router> {
     const { instance, memory } = options;
-    const exists = (await listNetns()).includes(instance.routerNetns) && (await linkExists(instance.uplink));
-    const forward = (await readFile(IP_FORWARD, "utf8")).trim();
-    if (exists && memory !== undefined) {
-      const router = new Router(instance, addressBlock(memory.block), memory.forwardBefore);
-      await router.#loadRules(options.resolvers, options.egress);
-      if (forward !== "1") await writeFile(IP_FORWARD, "1");
-      return router;
+    const existing = memory === undefined ? undefined : new Router(instance, addressBlock(memory.block));
+    if (existing !== undefined && (await existing.#isWhole())) {
+      await existing.#loadRules(options.resolvers, options.egress);
+      await turnForwardingOn();
+      return existing;
     }
-    const forwardBefore = memory?.forwardBefore ?? forward;
-    // After a reboot, or when somebody took it down: whatever stood behind it is out of reach and is ended by adoption.
+    // After a reboot, a crash half-way, or when somebody took it down: whatever stood behind it is out of reach and is
+    // ended by adoption.
     await removeRouter(instance);
-    const router = new Router(instance, await freeBlock(), forwardBefore);
+    const router = new Router(instance, await freeBlock());
     await router.#build();
     await router.#loadRules(options.resolvers, new Map());
-    if (forward !== "1") await writeFile(IP_FORWARD, "1");
+    await turnForwardingOn();
     return router;
+  }
+
+  /** Whether it was built to the end: the host's route is the last thing made. */
+  async #isWhole(): Promise<boolean> {
+    if (!(await listNetns()).includes(this.#instance.routerNetns)) return false;
+    const { stdout } = await run(["ip", "-json", "-4", "route", "show", this.#block.cidr]);
+    return stdout.trim() !== "" && (JSON.parse(stdout) as { dev?: string }[]).some(({ dev }) => dev === this.#instance.uplink);
   }
 
   async #build(): Promise<void> {
@@ -132,7 +138,7 @@ table ip torpor {
   chain forward {
     type filter hook forward priority 0; policy drop;
     iifname "up0" oifname "s*" accept
-    iifname "s*" oifname "s*" drop
+    iifname "s*" oifname "s*" jump refuse
     iifname "s*" ct state established,related accept
     iifname @offline jump refuse
     iifname "s*" ip daddr @resolvers meta l4proto { tcp, udp } th dport 53 accept
@@ -235,7 +241,7 @@ table inet ${nftTable} {
   /** Removes the router and all that hangs on it, and puts ip_forward back as it was found. */
   async remove(): Promise<void> {
     await removeRouter(this.#instance);
-    if (this.#forwardBefore === "0" && !(await otherInstanceUp(this.#instance))) await writeFile(IP_FORWARD, "0");
+    if (!(await otherInstanceUp(this.#instance))) await turnForwardingBack();
   }
 
   /** Slots that have a namespace or a link, whether or not anybody knows of them. */

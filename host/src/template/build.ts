@@ -181,6 +181,7 @@ async function buildInto(buildDir: string, plan: BuildPlan): Promise<string> {
     warmUp: recipe.warmUp.map(({ name, command, user }) =>
       user === undefined ? { name, command } : { name, command, user },
     ),
+    services: recipe.services,
     builtAt: new Date().toISOString(),
     buildSeconds: Math.round((Date.now() - plan.startedAt) / 100) / 10,
   };

@@ -24,6 +24,16 @@ export const manifestSchema = z.object({
   user: z.string(),
   workdir: z.string(),
   warmUp: z.array(z.object({ name: z.string(), command: z.array(z.string()), user: z.string().optional() })),
+  services: z
+    .array(
+      z.object({
+        name: z.string(),
+        command: z.array(z.string()),
+        user: z.string().optional(),
+        readyUrl: z.string().optional(),
+      }),
+    )
+    .default([]),
   /** RFC 3339, UTC. */
   builtAt: z.string(),
   buildSeconds: z.number(),

@@ -18,7 +18,7 @@ export async function mountsBelow(dir: string, mountinfo?: string): Promise<stri
   return points.reverse();
 }
 
-const REMOVE_ATTEMPTS = 3;
+const REMOVE_ATTEMPTS = 8;
 
 /**
  * Removes a folder with all that is in it, after unmounting what is mounted there; never deletes across a mount.

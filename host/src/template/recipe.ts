@@ -32,6 +32,23 @@ const warmUpSchema = z.strictObject({
   user: z.string().optional(),
 });
 
+const serviceSchema = z.strictObject({
+  /** Also names its log, /var/log/torpor/NAME.log. */
+  name: z.string().regex(/^[a-z][a-z0-9-]{0,62}$/, "must be lower-case letters, digits and hyphens"),
+  /** Started before the golden snapshot is taken, so that every sandbox has it running from the start. */
+  command: z.array(z.string().min(1)).min(1),
+  /** Who it runs as; default: the template's `user`. */
+  user: z
+    .string()
+    .regex(/^[a-z_][a-z0-9_-]*$/)
+    .optional(),
+  /** Answers 2xx once the service serves; the snapshot waits for it. */
+  readyUrl: z
+    .string()
+    .regex(/^http:\/\/127\.0\.0\.1:\d{1,5}\/[^\s]*$/, "must be http://127.0.0.1:PORT/PATH")
+    .optional(),
+});
+
 /** `template.json`, as written. Every field but `name` may come from the recipe named by `extends`. */
 export const recipeFileSchema = z.strictObject({
   name: z.string().regex(TEMPLATE_NAME, "must be lower-case letters, digits and hyphens"),
@@ -65,10 +82,12 @@ export const recipeFileSchema = z.strictObject({
   /** The setup script may use the network. The result then depends on the day it is built; default false. */
   setupNetwork: z.boolean().optional(),
   warmUp: z.array(warmUpSchema).optional(),
+  services: z.array(serviceSchema).max(16).optional(),
 });
 export type RecipeFile = z.infer<typeof recipeFileSchema>;
 export type NpmPackage = z.infer<typeof npmPackageSchema>;
 export type WarmUpStep = z.infer<typeof warmUpSchema>;
+export type TemplateService = z.infer<typeof serviceSchema>;
 
 /** One entry of a recipe's `files/`, to be owned by root in the template. */
 export interface RecipeEntry {
@@ -106,6 +125,7 @@ export interface Recipe {
   workdir: string;
   setupNetwork: boolean;
   warmUp: WarmUpStep[];
+  services: TemplateService[];
   layers: RecipeLayer[];
 }
 
@@ -254,6 +274,7 @@ function merge(chain: { file: RecipeFile; layer: RecipeLayer }[]): Recipe {
     workdir: lastOf((file) => file.workdir) ?? "/",
     setupNetwork: lastOf((file) => file.setupNetwork) ?? false,
     warmUp: listOf((file) => file.warmUp),
+    services: listOf((file) => file.services),
     layers: chain.map((part) => part.layer),
   };
 }

@@ -1,4 +1,5 @@
 import { spawn } from "node:child_process";
+import { readFileSync } from "node:fs";
 import { ProcessError } from "@torpor/base";
 
 export interface StreamLinesOptions {
@@ -60,7 +61,15 @@ export async function streamLinesContained(
   let why: string | undefined;
   const kill = (reason: string): void => {
     why = reason;
-    child.kill("SIGKILL");
+    // The kernel ends all others in the pid namespace before its first process is gone, and unshare waits for that one:
+    // killed so, nothing is left running when the child's end is seen. Before the namespace exists, unshare is all there is.
+    const first = firstChild(child.pid);
+    try {
+      if (first !== undefined) process.kill(first, "SIGKILL");
+    } catch {
+      // it ended by itself a moment ago, and unshare with it
+    }
+    if (first === undefined) child.kill("SIGKILL");
   };
   const timer = setTimeout(() => kill(`was killed after ${options.timeoutMs} ms`), options.timeoutMs);
   const onAbort = (): void => kill("was aborted");
@@ -79,5 +88,15 @@ export async function streamLinesContained(
   } finally {
     clearTimeout(timer);
     options.signal?.removeEventListener("abort", onAbort);
+  }
+}
+
+function firstChild(pid: number | undefined): number | undefined {
+  if (pid === undefined) return undefined;
+  try {
+    const [first] = readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ");
+    return first === undefined || first === "" ? undefined : Number(first);
+  } catch {
+    return undefined; // it has ended, or the kernel does not list children
   }
 }

@@ -25,7 +25,8 @@ export function newApiKey(): string {
   let text = "tp_";
   while (text.length < "tp_".length + KEY_CHARACTERS) {
     // Bytes above the last whole multiple of 62 are dropped: every character is equally likely.
-    for (const byte of randomBytes(64)) if (byte < 248 && text.length < 3 + KEY_CHARACTERS) text += ALPHABET[byte % 62];
+    for (const byte of randomBytes(64))
+      if (byte < 248 && text.length < 3 + KEY_CHARACTERS) text += ALPHABET[byte % 62];
   }
   return text;
 }
@@ -62,19 +63,41 @@ export class Authenticator {
   /** @throws CodedError unauthenticated, permission_denied */
   async authenticate(headers: IncomingHttpHeaders, needed: Scope): Promise<Caller> {
     const presented = presentedKey(headers);
-    if (!isApiKey(presented)) throw new CodedError("unauthenticated", "the API key is not valid: a Torpor key is 'tp_' and 40 letters or digits");
+    if (!isApiKey(presented))
+      throw new CodedError(
+        "unauthenticated",
+        "the API key is not valid: a Torpor key is 'tp_' and 40 letters or digits",
+      );
     const key = await this.#keys.findByHash(hashApiKey(presented));
-    if (key === undefined) throw new CodedError("unauthenticated", `the API key ${apiKeyPrefix(presented)}… is not known here; check that it belongs to this server`);
+    if (key === undefined)
+      throw new CodedError(
+        "unauthenticated",
+        `the API key ${apiKeyPrefix(presented)}… is not known here; check that it belongs to this server`,
+      );
     const now = this.#clock.now();
-    if (key.revokedAt !== null) throw new CodedError("unauthenticated", `the API key ${key.prefix}… (${key.name}) has been revoked; use another`);
+    if (key.revokedAt !== null)
+      throw new CodedError(
+        "unauthenticated",
+        `the API key ${key.prefix}… (${key.name}) has been revoked; use another`,
+      );
     if (key.expiresAt !== null && key.expiresAt <= now) {
-      throw new CodedError("unauthenticated", `the API key ${key.prefix}… (${key.name}) expired at ${new Date(key.expiresAt).toISOString()}; create a new one`);
+      throw new CodedError(
+        "unauthenticated",
+        `the API key ${key.prefix}… (${key.name}) expired at ${new Date(key.expiresAt).toISOString()}; create a new one`,
+      );
     }
     if (!key.scopes.includes(needed) && !key.scopes.includes("admin")) {
-      throw new CodedError("permission_denied", `the API key ${key.prefix}… (${key.name}) lacks the scope ${needed}; it has ${key.scopes.join(", ")}`, { details: { needed, scopes: [...key.scopes] } });
+      throw new CodedError(
+        "permission_denied",
+        `the API key ${key.prefix}… (${key.name}) lacks the scope ${needed}; it has ${key.scopes.join(", ")}`,
+        { details: { needed, scopes: [...key.scopes] } },
+      );
     }
     this.#markUsed(key, now);
-    return { key, scope: TenantScope.fromVerifiedKey({ keyId: key.id, account: key.account, tenant: key.tenant }) };
+    return {
+      key,
+      scope: TenantScope.fromVerifiedKey({ keyId: key.id, account: key.account, tenant: key.tenant }),
+    };
   }
 
   #markUsed(key: KeyRecord, now: number): void {
@@ -82,7 +105,9 @@ export class Authenticator {
     if (now - marked < USED_EVERY_MS) return;
     if (this.#markedAt.size > 10_000) this.#markedAt.clear();
     this.#markedAt.set(key.id, now);
-    this.#keys.markUsed(key, now).catch((error: unknown) => this.#log.warn({ op: "key.used", outcome: "not recorded", err: error }));
+    this.#keys
+      .markUsed(key, now)
+      .catch((error: unknown) => this.#log.warn({ op: "key.used", outcome: "not recorded", err: error }));
   }
 }
 
@@ -90,10 +115,14 @@ function presentedKey(headers: IncomingHttpHeaders): string {
   const { authorization } = headers;
   if (authorization !== undefined) {
     const match = /^Bearer +(\S+) *$/i.exec(authorization);
-    if (match?.[1] === undefined) throw new CodedError("unauthenticated", "the Authorization header is not of the form 'Bearer tp_…'");
+    if (match?.[1] === undefined)
+      throw new CodedError("unauthenticated", "the Authorization header is not of the form 'Bearer tp_…'");
     return match[1];
   }
   const header = headers["x-api-key"];
   if (typeof header === "string") return header.trim();
-  throw new CodedError("unauthenticated", "no API key was sent; send 'Authorization: Bearer tp_…' or 'X-API-Key: tp_…' (torpor up prints where the first key is)");
+  throw new CodedError(
+    "unauthenticated",
+    "no API key was sent; send 'Authorization: Bearer tp_…' or 'X-API-Key: tp_…' (torpor up prints where the first key is)",
+  );
 }

@@ -1,4 +1,14 @@
-import { chownSync, closeSync, constants, fchmodSync, fsyncSync, openSync, readFileSync, renameSync, writeSync } from "node:fs";
+import {
+  chownSync,
+  closeSync,
+  constants,
+  fchmodSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  writeSync,
+} from "node:fs";
 import { dirname } from "node:path";
 import type { Clock } from "@torpor/base";
 import { randomText } from "@torpor/protocol";
@@ -7,7 +17,7 @@ import type { KeyStore } from "../store/key-store.ts";
 import { apiKeyPrefix, hashApiKey, isApiKey, newApiKey } from "./authenticator.ts";
 
 /** The one account there is until there are several. Also the tenant of what names none. */
-export const DEFAULT_ACCOUNT = "default";
+const DEFAULT_ACCOUNT = "default";
 
 /**
  * Makes sure that the key in `file` is an admin key of this store: written on the first start, found on later ones.
@@ -15,7 +25,12 @@ export const DEFAULT_ACCOUNT = "default";
  *
  * @returns whether a new key was made. @throws Error when the file cannot be written or holds something else.
  */
-export async function bootstrapKey(keys: KeyStore, file: string, owner: Owner | undefined, clock: Clock): Promise<boolean> {
+export async function bootstrapKey(
+  keys: KeyStore,
+  file: string,
+  owner: Owner | undefined,
+  clock: Clock,
+): Promise<boolean> {
   const existing = readKey(file);
   const key = existing ?? newApiKey();
   if (existing === undefined) writeKey(file, key, owner);
@@ -47,13 +62,20 @@ function readKey(file: string): string | undefined {
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
     throw error;
   }
-  if (!isApiKey(text)) throw new Error(`${file} does not hold a Torpor API key; move it away, and the next start writes a new one`);
+  if (!isApiKey(text))
+    throw new Error(
+      `${file} does not hold a Torpor API key; move it away, and the next start writes a new one`,
+    );
   return text;
 }
 
 function writeKey(file: string, key: string, owner: Owner | undefined): void {
   const temporary = `${file}.new`;
-  const descriptor = openSync(temporary, constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW, 0o600);
+  const descriptor = openSync(
+    temporary,
+    constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW,
+    0o600,
+  );
   try {
     fchmodSync(descriptor, 0o600);
     writeSync(descriptor, `${key}\n`);

@@ -3,8 +3,16 @@ import type { ExecProgress } from "./exec.ts";
 import { KeptOutput } from "./kept-output.ts";
 
 /** Follows a command to its end and gives the whole result, output kept up to the request's limit per stream. */
-export async function bufferedExec(progress: AsyncIterable<ExecProgress>, request: ExecRequest, execId: string, onStarted?: (pid: number) => void): Promise<ExecResult> {
-  const output = { stdout: new KeptOutput(request.max_output_bytes), stderr: new KeptOutput(request.max_output_bytes) };
+export async function bufferedExec(
+  progress: AsyncIterable<ExecProgress>,
+  request: ExecRequest,
+  execId: string,
+  onStarted?: (pid: number) => void,
+): Promise<ExecResult> {
+  const output = {
+    stdout: new KeptOutput(request.max_output_bytes),
+    stderr: new KeptOutput(request.max_output_bytes),
+  };
   const lost = { stdout: 0, stderr: 0 };
   for await (const step of progress) {
     if (step.type === "started") onStarted?.(step.pid);

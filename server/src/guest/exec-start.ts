@@ -5,10 +5,12 @@ const KILL_GRACE_MS = 2_000;
 
 /** Our exec request in the guest's words. A string is run by a login shell, an array as it is. */
 export function startRequest(request: ExecRequest, execId: string): StartRequest {
-  const [cmd, ...args] = typeof request.cmd === "string" ? ["/bin/bash", "-l", "-c", request.cmd] : request.cmd;
+  const [cmd, ...args] =
+    typeof request.cmd === "string" ? ["/bin/bash", "-l", "-c", request.cmd] : request.cmd;
   const process: StartRequest["process"] = { cmd: cmd ?? "", args, envs: request.env ?? {} };
   if (request.cwd !== undefined) process.cwd = request.cwd;
-  const timeoutSeconds = request.timeout_seconds ?? (request.background ? 0 : LIMITS.defaultExecTimeoutSeconds);
+  const timeoutSeconds =
+    request.timeout_seconds ?? (request.background ? 0 : LIMITS.defaultExecTimeoutSeconds);
   const torpor: NonNullable<StartRequest["torpor"]> = {
     execId,
     timeoutMs: timeoutSeconds === 0 ? 0 : Math.max(1, Math.round(timeoutSeconds * 1_000)),
@@ -19,5 +21,5 @@ export function startRequest(request: ExecRequest, execId: string): StartRequest
   };
   if (request.user !== undefined) torpor.user = request.user;
   if (request.stdin !== undefined) torpor.stdin = Buffer.from(request.stdin, "utf8").toString("base64");
-  return { process, stdin: request.stdin !== undefined, torpor };
+  return { process, stdin: request.stdin !== undefined || request.keep_stdin_open, torpor };
 }

@@ -1,9 +1,16 @@
 import type { Log } from "@torpor/base";
-import { CodedError, type ExecRequest, type ExecResult, type ProcessEndExtension, type ProcessEvent, randomText } from "@torpor/protocol";
+import {
+  CodedError,
+  type ExecRequest,
+  type ExecResult,
+  type ProcessEndExtension,
+  type ProcessEvent,
+} from "@torpor/protocol";
 import { GuestRefusal } from "../host/answer-error.ts";
 import type { PlacedHost } from "../host/placement.ts";
 import { type LostFate, machineFate } from "../sandbox/machine-fate.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
+import { serialId } from "../serial-id.ts";
 import { startRequest } from "./exec-start.ts";
 import { GuestClient } from "./guest-client.ts";
 
@@ -15,9 +22,12 @@ export type ExecProgress =
   | { type: "ended"; end: ExecEnd };
 
 /** How it ended, without the output. */
-export type ExecEnd = Pick<ExecResult, "exit_code" | "signal" | "outcome" | "duration_ms" | "message"> & {
+type ExecEnd = Pick<ExecResult, "exit_code" | "signal" | "outcome" | "duration_ms" | "message"> & {
   /** Null when the guest could not tell any more. */
-  totals: Pick<ProcessEndExtension, "stdoutBytes" | "stderrBytes" | "stdoutTruncated" | "stderrTruncated"> | null;
+  totals: Pick<
+    ProcessEndExtension,
+    "stdoutBytes" | "stderrBytes" | "stdoutTruncated" | "stderrTruncated"
+  > | null;
 };
 
 export interface ExecTarget {
@@ -32,9 +42,9 @@ export interface FollowOptions {
   onSandboxEnded: (fate: LostFate) => void;
 }
 
-/** A new id for a command nobody gave a key for. */
+/** A new id for a command nobody gave a key for. It names a command within its sandbox and opens nothing. */
 export function newExecId(): string {
-  return `x${randomText(25)}`;
+  return serialId("x");
 }
 
 /**
@@ -43,20 +53,34 @@ export function newExecId(): string {
  * @throws CodedError when it did not start: the guest's refusal, `sandbox_ended`, `guest_unavailable`. Once it has
  *   started, the end of the sandbox is an outcome (`lost`, `oom`), not an error.
  */
-export function runExec(target: ExecTarget, request: ExecRequest, execId: string, options: FollowOptions): AsyncGenerator<ExecProgress> {
+export function runExec(
+  target: ExecTarget,
+  request: ExecRequest,
+  execId: string,
+  options: FollowOptions,
+): AsyncGenerator<ExecProgress> {
   const guest = new GuestClient(target.host.client, target.record.id);
   const events = guest.start(startRequest(request, execId), { signal: options.signal, repeatable: true });
   return follow(target, events, options, "command");
 }
 
 /** Follows a command that runs or ended a short while ago, its kept output first. @throws CodedError process_not_found */
-export function attachExec(target: ExecTarget, process: { pid: number } | { execId: string }, options: FollowOptions): AsyncGenerator<ExecProgress> {
+export function attachExec(
+  target: ExecTarget,
+  process: { pid: number } | { execId: string },
+  options: FollowOptions,
+): AsyncGenerator<ExecProgress> {
   const guest = new GuestClient(target.host.client, target.record.id);
   const selector = "pid" in process ? process : { torpor: { execId: process.execId } };
   return follow(target, guest.connect(selector, { signal: options.signal }), options, "process");
 }
 
-async function* follow(target: ExecTarget, events: AsyncGenerator<ProcessEvent>, options: FollowOptions, asked: "command" | "process"): AsyncGenerator<ExecProgress> {
+async function* follow(
+  target: ExecTarget,
+  events: AsyncGenerator<ProcessEvent>,
+  options: FollowOptions,
+  asked: "command" | "process",
+): AsyncGenerator<ExecProgress> {
   const startedAt = performance.now();
   let started = false;
   try {
@@ -66,9 +90,12 @@ async function* follow(target: ExecTarget, events: AsyncGenerator<ProcessEvent>,
         yield { type: "started", pid: event.start.pid };
       } else if (event.data !== undefined) {
         const lostBytes = event.data.torpor?.lostBytes ?? 0;
-        if (event.data.stdout !== undefined) yield { type: "output", stream: "stdout", base64: event.data.stdout, lostBytes };
-        else if (event.data.stderr !== undefined) yield { type: "output", stream: "stderr", base64: event.data.stderr, lostBytes };
-        else if (event.data.pty !== undefined) yield { type: "output", stream: "stdout", base64: event.data.pty, lostBytes };
+        if (event.data.stdout !== undefined)
+          yield { type: "output", stream: "stdout", base64: event.data.stdout, lostBytes };
+        else if (event.data.stderr !== undefined)
+          yield { type: "output", stream: "stderr", base64: event.data.stderr, lostBytes };
+        else if (event.data.pty !== undefined)
+          yield { type: "output", stream: "stdout", base64: event.data.pty, lostBytes };
       } else if (event.keepalive !== undefined) yield { type: "keepalive" };
       else if (event.end !== undefined) {
         yield { type: "ended", end: toEnd(event.end, performance.now() - startedAt) };
@@ -77,8 +104,12 @@ async function* follow(target: ExecTarget, events: AsyncGenerator<ProcessEvent>,
     }
     throw new Error("the guest ended the stream without an end event");
   } catch (error) {
-    if (options.signal.aborted) throw new CodedError("client_closed_request", "the client left while the command ran", { cause: error });
-    if (error instanceof GuestRefusal && error.code !== "guest_unavailable" && !started) throw refusal(error, asked);
+    if (options.signal.aborted)
+      throw new CodedError("client_closed_request", "the client left while the command ran", {
+        cause: error,
+      });
+    if (error instanceof GuestRefusal && error.code !== "guest_unavailable" && !started)
+      throw refusal(error, asked);
     if (error instanceof CodedError && error.code === "sandbox_ended") {
       const fate = await machineFate(target.host, target.record, 0);
       if (fate.ended) options.onSandboxEnded(fate);
@@ -87,12 +118,28 @@ async function* follow(target: ExecTarget, events: AsyncGenerator<ProcessEvent>,
       return;
     }
     const fate = await machineFate(target.host, target.record, started ? 2_000 : 500);
-    options.log.warn({ op: "exec", outcome: "lost", sandboxId: target.record.id, started, reason: fate.reason, err: error });
+    options.log.warn({
+      op: "exec",
+      outcome: "lost",
+      sandboxId: target.record.id,
+      started,
+      reason: fate.reason,
+      err: error,
+    });
     if (fate.ended) options.onSandboxEnded(fate);
     if (!started) {
-      if (fate.ended) throw new CodedError("sandbox_ended", `the command was not run: ${fate.message}; create a new sandbox`, { details: { reason: fate.reason }, cause: error });
+      if (fate.ended)
+        throw new CodedError(
+          "sandbox_ended",
+          `the command was not run: ${fate.message}; create a new sandbox`,
+          { details: { reason: fate.reason }, cause: error },
+        );
       if (error instanceof CodedError) throw error;
-      throw new CodedError("guest_unavailable", "the sandbox broke the connection before it had started the command; try again", { cause: error });
+      throw new CodedError(
+        "guest_unavailable",
+        "the sandbox broke the connection before it had started the command; try again",
+        { cause: error },
+      );
     }
     yield { type: "ended", end: lostEnd(fate, performance.now() - startedAt) };
   }
@@ -114,7 +161,13 @@ function toEnd(end: NonNullable<ProcessEvent["end"]>, durationMs: number): ExecE
   if (detail === undefined) {
     // An agent without our extension, such as another implementation of the protocol.
     const exited = end.exited ?? false;
-    return { exit_code: exited ? (end.exitCode ?? 0) : null, signal: null, outcome: exited ? "exited" : "signalled", duration_ms: durationMs, totals: null };
+    return {
+      exit_code: exited ? (end.exitCode ?? 0) : null,
+      signal: null,
+      outcome: exited ? "exited" : "signalled",
+      duration_ms: durationMs,
+      totals: null,
+    };
   }
   const exited = detail.signal === null;
   const result: ExecEnd = {
@@ -124,16 +177,25 @@ function toEnd(end: NonNullable<ProcessEvent["end"]>, durationMs: number): ExecE
     duration_ms: detail.durationMs,
     totals: detail,
   };
-  if (detail.outcome === "oom") result.message = "the sandbox ran out of memory; create one with a larger memory_mb";
+  if (detail.outcome === "oom")
+    result.message = "the sandbox ran out of memory; create one with a larger memory_mb";
   return result;
 }
 
 function refusal(error: GuestRefusal, asked: "command" | "process"): CodedError {
   const details = { cause: error };
-  if (asked === "process" && error.guestCode === "not_found") return new CodedError("process_not_found", `${error.message}; list what runs with GET .../processes`, details);
+  if (asked === "process" && error.guestCode === "not_found")
+    return new CodedError(
+      "process_not_found",
+      `${error.message}; list what runs with GET .../processes`,
+      details,
+    );
   switch (error.guestCode) {
     case "unauthenticated":
-      return new CodedError("invalid_request", `the command was not run: ${error.message} (field user)`, { ...details, details: { issues: [{ path: "user", message: error.message }] } });
+      return new CodedError("invalid_request", `the command was not run: ${error.message} (field user)`, {
+        ...details,
+        details: { issues: [{ path: "user", message: error.message }] },
+      });
     case "not_found":
     case "permission_denied":
     case "invalid_argument":

@@ -1,5 +1,13 @@
 import type { IncomingMessage, OutgoingHttpHeaders } from "node:http";
-import { CONNECT_END_FLAG, type ConnectError, decodeEnvelopes, encodeEnvelope, GUEST_PORT, type ProcessEvent, type StartRequest } from "@torpor/protocol";
+import {
+  CONNECT_END_FLAG,
+  type ConnectError,
+  decodeEnvelopes,
+  encodeEnvelope,
+  GUEST_PORT,
+  type ProcessEvent,
+  type StartRequest,
+} from "@torpor/protocol";
 import { connectError } from "../host/answer-error.ts";
 import { type CallOptions, guestPath, type HostClient, readAll } from "../host/host-client.ts";
 
@@ -59,7 +67,12 @@ export class GuestClient {
   }
 
   async *#events(procedure: string, request: unknown, options: StreamOptions): AsyncGenerator<ProcessEvent> {
-    for await (const message of this.#messages<{ event?: ProcessEvent }>(procedure, request, options, ({ event }) => event?.end !== undefined)) {
+    for await (const message of this.#messages<{ event?: ProcessEvent }>(
+      procedure,
+      request,
+      options,
+      ({ event }) => event?.end !== undefined,
+    )) {
       if (message.event !== undefined) yield message.event;
     }
   }
@@ -68,7 +81,12 @@ export class GuestClient {
    * Ends without an error only after the guest's end envelope: a stream that breaks off throws. After a message that
    * `isLast` knows, the reader may leave: what little follows is read for it, so that the connection can be kept.
    */
-  async *#messages<T>(procedure: string, request: unknown, { signal, repeatable = false }: StreamOptions, isLast?: (message: T) => boolean): AsyncGenerator<T> {
+  async *#messages<T>(
+    procedure: string,
+    request: unknown,
+    { signal, repeatable = false }: StreamOptions,
+    isLast?: (message: T) => boolean,
+  ): AsyncGenerator<T> {
     const headers: OutgoingHttpHeaders = {
       "content-type": "application/connect+json",
       "connect-protocol-version": "1",
@@ -89,8 +107,9 @@ export class GuestClient {
       for await (const { flags, json } of decodeEnvelopes(answer.iterator({ destroyOnReturn: false }))) {
         if ((flags & CONNECT_END_FLAG) !== 0) {
           isOver = true;
-          const { error } = json as { error?: ConnectError };
-          if (error !== undefined) throw connectError(String(error.code), String(error.message));
+          const { error } = json as { error?: Partial<ConnectError> };
+          if (error !== undefined)
+            throw connectError(error.code ?? "unknown", error.message ?? "the sandbox gave no reason");
           return;
         }
         isOver = isLast?.(json as T) ?? false;
@@ -135,5 +154,4 @@ function letFinish(answer: IncomingMessage): void {
 }
 
 /** A stream that broke off: the sandbox, its host or the way between them failed. */
-export class BrokenStream extends Error {}
-
+class BrokenStream extends Error {}

@@ -34,7 +34,10 @@ export class KeptOutput {
    * it was whole when the command wrote it.
    */
   text(encoding: "utf8" | "base64", truncated: boolean): string {
-    const bytes = this.#chunks.length === 1 && this.#chunks[0] !== undefined ? this.#chunks[0] : Buffer.concat(this.#chunks, this.#kept);
+    const bytes =
+      this.#chunks.length === 1 && this.#chunks[0] !== undefined
+        ? this.#chunks[0]
+        : Buffer.concat(this.#chunks, this.#kept);
     if (encoding === "base64") return bytes.toString("base64");
     if (!truncated) return bytes.toString("utf8");
     return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes, { stream: true });

@@ -78,10 +78,12 @@ export async function answerError(answer: IncomingMessage, tried: string): Promi
   try {
     body = JSON.parse(text);
   } catch {
-    return new GuestRefusal(fallback, `${tried} was answered with ${status}: ${text.slice(0, 300)}`, String(status));
+    const said = text.trim().slice(0, 300);
+    return new GuestRefusal(fallback, said === "" ? `the answer was ${status}` : said, String(status));
   }
   if (typeof body === "object" && body !== null) {
-    if ("error" in body) return CodedError.fromEnvelope(body, fallback, `${tried} was answered with ${status}`);
+    if ("error" in body)
+      return CodedError.fromEnvelope(body, fallback, `${tried} was answered with ${status}`);
     if ("code" in body) {
       const message = "message" in body ? String(body.message) : `${tried} was answered with ${status}`;
       if (typeof body.code === "string") return connectError(body.code, message, status);

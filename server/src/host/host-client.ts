@@ -1,6 +1,14 @@
 import { Agent, type IncomingMessage, type OutgoingHttpHeaders, request as httpRequest } from "node:http";
 import type { Readable } from "node:stream";
-import { CodedError, type HostEvents, type HostHealth, type Machine, type MachineSpec, type MachineUpdate, type Template } from "@torpor/protocol";
+import {
+  CodedError,
+  type HostEvents,
+  type HostHealth,
+  type Machine,
+  type MachineSpec,
+  type MachineUpdate,
+  type Template,
+} from "@torpor/protocol";
 import { answerError } from "./answer-error.ts";
 
 export interface HostAddress {
@@ -54,19 +62,36 @@ export class HostClient {
 
   /** Makes the machine, or gives the one of this id that exists already. Resolves when it is usable. */
   putMachine(id: string, spec: MachineSpec): Promise<Machine> {
-    return this.#json("PUT", machinePath(id), { body: jsonBody(spec), repeatable: true, headTimeoutMs: CREATE_TIMEOUT_MS });
+    return this.#json("PUT", machinePath(id), {
+      body: jsonBody(spec),
+      repeatable: true,
+      headTimeoutMs: CREATE_TIMEOUT_MS,
+    });
   }
 
   async listMachines(signal?: AbortSignal): Promise<Machine[]> {
-    const answer = await this.#json<{ machines?: Machine[] }>("GET", "/v1/machines", { repeatable: true, ...withSignal(signal) });
+    const answer = await this.#json<{ machines?: Machine[] }>("GET", "/v1/machines", {
+      repeatable: true,
+      ...withSignal(signal),
+    });
     // An unreadable list is not an empty list.
-    if (!Array.isArray(answer.machines)) throw new CodedError("host_unavailable", `host ${this.#url} answered its machine list without machines`);
+    if (!Array.isArray(answer.machines))
+      throw new CodedError(
+        "host_unavailable",
+        `host ${this.#url} answered its machine list without machines`,
+      );
     return answer.machines;
   }
 
   /** @returns undefined when the host says that it has no such machine. */
   async findMachine(id: string, signal?: AbortSignal): Promise<Machine | undefined> {
-    return await unlessNotFound(this.#json<Machine>("GET", machinePath(id), { repeatable: true, headTimeoutMs: 5_000, ...withSignal(signal) }));
+    return await unlessNotFound(
+      this.#json<Machine>("GET", machinePath(id), {
+        repeatable: true,
+        headTimeoutMs: 5_000,
+        ...withSignal(signal),
+      }),
+    );
   }
 
   updateMachine(id: string, update: MachineUpdate): Promise<Machine> {
@@ -76,25 +101,41 @@ export class HostClient {
   /** Ends the machine. Idempotent. @returns undefined when the host never had it. */
   async deleteMachine(id: string, reason: string): Promise<Machine | undefined> {
     const path = `${machinePath(id)}?reason=${encodeURIComponent(reason)}`;
-    return await unlessNotFound(this.#json<Machine>("DELETE", path, { repeatable: true, headTimeoutMs: DELETE_TIMEOUT_MS }));
+    return await unlessNotFound(
+      this.#json<Machine>("DELETE", path, { repeatable: true, headTimeoutMs: DELETE_TIMEOUT_MS }),
+    );
   }
 
   /** Waits up to `waitMs` for events after `after`. */
   events(after: number, waitMs: number, signal: AbortSignal): Promise<HostEvents> {
-    return this.#json("GET", `/v1/events?after=${after}&wait_ms=${waitMs}`, { headTimeoutMs: waitMs + 10_000, signal, repeatable: true });
+    return this.#json("GET", `/v1/events?after=${after}&wait_ms=${waitMs}`, {
+      headTimeoutMs: waitMs + 10_000,
+      signal,
+      repeatable: true,
+    });
   }
 
   async listTemplates(): Promise<Template[]> {
-    return (await this.#json<{ templates: Template[] }>("GET", "/v1/templates", { repeatable: true })).templates;
+    return (await this.#json<{ templates: Template[] }>("GET", "/v1/templates", { repeatable: true }))
+      .templates;
   }
 
   /** NDJSON of TemplateBuildEvent, as the host writes it. */
   buildTemplate(name: string, body: Buffer, signal: AbortSignal): Promise<IncomingMessage> {
-    return this.call("POST", `/v1/templates/${encodeURIComponent(name)}/build`, { body, headTimeoutMs: 0, signal, headers: { "content-type": "application/json" } });
+    return this.call("POST", `/v1/templates/${encodeURIComponent(name)}/build`, {
+      body,
+      headTimeoutMs: 0,
+      signal,
+      headers: { "content-type": "application/json" },
+    });
   }
 
   async deleteTemplate(name: string): Promise<void> {
-    (await this.call("DELETE", `/v1/templates/${encodeURIComponent(name)}`, { headTimeoutMs: DELETE_TIMEOUT_MS })).resume();
+    (
+      await this.call("DELETE", `/v1/templates/${encodeURIComponent(name)}`, {
+        headTimeoutMs: DELETE_TIMEOUT_MS,
+      })
+    ).resume();
   }
 
   /** Console of the machine, text. */
@@ -124,7 +165,8 @@ export class HostClient {
       return await this.#attempt(method, path, options);
     } catch (error) {
       if (!(error instanceof DeadConnection)) throw error;
-      if (options.repeatable !== true || (options.body !== undefined && !Buffer.isBuffer(options.body))) throw error.coded;
+      if (options.repeatable !== true || (options.body !== undefined && !Buffer.isBuffer(options.body)))
+        throw error.coded;
     }
     try {
       return await this.#attempt(method, path, options);
@@ -133,17 +175,32 @@ export class HostClient {
     }
   }
 
-  #attempt(method: string, path: string, { headers = {}, body, headTimeoutMs = DEFAULT_HEAD_TIMEOUT_MS, signal }: CallOptions): Promise<IncomingMessage> {
+  #attempt(
+    method: string,
+    path: string,
+    { headers = {}, body, headTimeoutMs = DEFAULT_HEAD_TIMEOUT_MS, signal }: CallOptions,
+  ): Promise<IncomingMessage> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) {
-        reject(new CodedError("client_closed_request", `${method} ${path} was not sent: the request was cancelled`));
+        reject(
+          new CodedError(
+            "client_closed_request",
+            `${method} ${path} was not sent: the request was cancelled`,
+          ),
+        );
         return;
       }
       const allHeaders: OutgoingHttpHeaders = { ...headers, authorization: this.#authorization };
       if (Buffer.isBuffer(body)) allHeaders["content-length"] = body.length;
       const stream = body === undefined || Buffer.isBuffer(body) ? undefined : body;
       // An upload cannot be sent again, so it never risks a kept connection that the host has just closed.
-      const outgoing = httpRequest({ ...this.#target, agent: stream === undefined ? this.#agent : false, method, path, headers: allHeaders });
+      const outgoing = httpRequest({
+        ...this.#target,
+        agent: stream === undefined ? this.#agent : false,
+        method,
+        path,
+        headers: allHeaders,
+      });
       let answered = false;
       const fail = (error: Error): void => {
         clearTimeout(timer);
@@ -159,7 +216,12 @@ export class HostClient {
           ? undefined
           : setTimeout(() => {
               outgoing.destroy();
-              fail(new CodedError("host_unavailable", `the host did not answer ${method} ${path.split("?", 1)[0]} within ${headTimeoutMs} ms; try again, and see its log if it stays so`));
+              fail(
+                new CodedError(
+                  "host_unavailable",
+                  `the host did not answer ${method} ${path.split("?", 1)[0]} within ${headTimeoutMs} ms; try again, and see its log if it stays so`,
+                ),
+              );
             }, headTimeoutMs);
       signal?.addEventListener("abort", onAbort, { once: true });
       outgoing.once("response", (answer) => {
@@ -183,11 +245,26 @@ export class HostClient {
         stream.once("close", () => {
           if (stream.readableEnded) return;
           outgoing.destroy();
-          if (!answered) fail(new CodedError("client_closed_request", `the body of ${method} ${path.split("?", 1)[0]} ended before it was complete`));
+          if (!answered)
+            fail(
+              new CodedError(
+                "client_closed_request",
+                `the body of ${method} ${path.split("?", 1)[0]} ended before it was complete`,
+              ),
+            );
         });
         stream.once("error", (error) => {
           outgoing.destroy();
-          if (!answered) fail(error instanceof CodedError ? error : new CodedError("client_closed_request", `the body of ${method} ${path.split("?", 1)[0]} broke off`, { cause: error }));
+          if (!answered)
+            fail(
+              error instanceof CodedError
+                ? error
+                : new CodedError(
+                    "client_closed_request",
+                    `the body of ${method} ${path.split("?", 1)[0]} broke off`,
+                    { cause: error },
+                  ),
+            );
         });
         outgoing.once("close", () => stream.unpipe(outgoing));
         stream.pipe(outgoing);
@@ -233,7 +310,8 @@ async function unlessNotFound<T>(answer: Promise<T>): Promise<T | undefined> {
   try {
     return await answer;
   } catch (error) {
-    if (error instanceof CodedError && (error.code === "sandbox_not_found" || error.code === "not_found")) return undefined;
+    if (error instanceof CodedError && (error.code === "sandbox_not_found" || error.code === "not_found"))
+      return undefined;
     throw error;
   }
 }
@@ -245,7 +323,11 @@ export async function readAll(answer: IncomingMessage, maxBytes: number): Promis
   try {
     for await (const chunk of answer as AsyncIterable<Buffer>) {
       bytes += chunk.length;
-      if (bytes > maxBytes) throw new CodedError("unsupported", `the answer is larger than the ${maxBytes} bytes this server takes in one piece; ask for less at once`);
+      if (bytes > maxBytes)
+        throw new CodedError(
+          "unsupported",
+          `the answer is larger than the ${maxBytes} bytes this server takes in one piece; ask for less at once`,
+        );
       chunks.push(chunk);
     }
   } catch (error) {
@@ -254,4 +336,3 @@ export async function readAll(answer: IncomingMessage, maxBytes: number): Promis
   }
   return chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : Buffer.concat(chunks, bytes);
 }
-

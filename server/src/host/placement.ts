@@ -46,7 +46,8 @@ export class HostLink {
   /** The host, asked for its id if it has not told yet. @throws CodedError host_unavailable */
   async host(): Promise<PlacedHost> {
     if (this.#host === undefined) await this.health();
-    if (this.#host === undefined) throw new CodedError("host_unavailable", "the host answered without telling its id");
+    if (this.#host === undefined)
+      throw new CodedError("host_unavailable", "the host answered without telling its id");
     return this.#host;
   }
 
@@ -74,7 +75,11 @@ export class HostLink {
     const value = await this.client.health();
     this.#health = { value, at: this.#clock.monotonic() };
     if (this.#host?.hostId !== value.host_id) {
-      this.#host = { hostId: value.host_id, scope: HostScope.fromHostLink(value.host_id), client: this.client };
+      this.#host = {
+        hostId: value.host_id,
+        scope: HostScope.fromHostLink(value.host_id),
+        client: this.client,
+      };
     }
     return value;
   }
@@ -119,7 +124,13 @@ export class FixedPlacement implements Placement {
         unreachable = error;
       }
     }
-    throw unreachable ?? new CodedError("host_unavailable", `host ${hostId}, which holds this sandbox, is not connected to this server; connect it and try again`);
+    throw (
+      unreachable ??
+      new CodedError(
+        "host_unavailable",
+        `host ${hostId}, which holds this sandbox, is not connected to this server; connect it and try again`,
+      )
+    );
   }
 }
 
@@ -131,7 +142,14 @@ function beyondCapacity(demand: Demand, { capacity }: HostHealth): CodedError | 
   ];
   const issues = limits
     .filter(({ asked, most }) => asked > most)
-    .map(({ field, asked, most, unit }) => ({ path: field, message: `is ${asked}, but the largest host has ${most} ${unit}` }));
+    .map(({ field, asked, most, unit }) => ({
+      path: field,
+      message: `is ${asked}, but the largest host has ${most} ${unit}`,
+    }));
   if (issues.length === 0) return undefined;
-  return new CodedError("invalid_request", issues.map(({ path, message }) => `${path} ${message}`).join("; "), { details: { issues } });
+  return new CodedError(
+    "invalid_request",
+    issues.map(({ path, message }) => `${path} ${message}`).join("; "),
+    { details: { issues } },
+  );
 }

@@ -1,25 +1,45 @@
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Log } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
+import { storeFailure } from "../store/store-failure.ts";
 
 /** A client that still sends its body when it has been answered is read this far, so that it sees the answer. */
 const MAX_DRAIN_BYTES = 4 * 1024 * 1024;
 const MAX_DRAIN_MS = 1_000;
 
 /** Sends a JSON answer. Resolves once it is handed to the connection. */
-export function sendJson(incoming: IncomingMessage, outgoing: ServerResponse, status: number, value: unknown, headers: OutgoingHttpHeaders = {}): void {
-  sendText(incoming, outgoing, status, typeof value === "string" ? value : JSON.stringify(value), { "content-type": "application/json", ...headers });
+export function sendJson(
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+  status: number,
+  value: unknown,
+  headers: OutgoingHttpHeaders = {},
+): void {
+  sendText(incoming, outgoing, status, typeof value === "string" ? value : JSON.stringify(value), {
+    "content-type": "application/json",
+    ...headers,
+  });
 }
 
 /** Sends a complete text answer with its length. Once an answer has begun, a second one cannot be sent: it is cut off. */
-export function sendText(incoming: IncomingMessage, outgoing: ServerResponse, status: number, text: string, headers: OutgoingHttpHeaders): void {
+export function sendText(
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+  status: number,
+  text: string,
+  headers: OutgoingHttpHeaders,
+): void {
   if (outgoing.headersSent || outgoing.destroyed) {
     outgoing.destroy();
     return;
   }
   const body = Buffer.from(text, "utf8");
   const unread = !incoming.complete && incoming.method !== "GET" && incoming.method !== "HEAD";
-  outgoing.writeHead(status, { ...headers, "content-length": body.length, ...(unread ? { connection: "close" } : {}) });
+  outgoing.writeHead(status, {
+    ...headers,
+    "content-length": body.length,
+    ...(unread ? { connection: "close" } : {}),
+  });
   if (!unread) {
     outgoing.end(incoming.method === "HEAD" ? undefined : body);
     return;
@@ -53,12 +73,27 @@ function drain(incoming: IncomingMessage, done: () => void): void {
 /** Anything thrown as the one error type. What is not ours is a bug: logged in full, told as `internal`. */
 export function toCodedError(error: unknown, log: Log, requestId: string): CodedError {
   if (error instanceof CodedError) return error;
+  const outage = storeFailure(error);
+  if (outage !== undefined) {
+    log.error({ op: "store", outcome: outage.code, requestId, err: error });
+    return outage;
+  }
   log.error({ op: "request", outcome: "bug", requestId, err: error });
-  return new CodedError("internal", `the server failed in a way it should not; its log has the details under request ${requestId}`, { cause: error });
+  return new CodedError(
+    "internal",
+    `the server failed in a way it should not; its log has the details under request ${requestId}`,
+    { cause: error },
+  );
 }
 
 /** Sends an error envelope, with the headers its code asks for. */
-export function sendError(incoming: IncomingMessage, outgoing: ServerResponse, error: CodedError, requestId: string, headers: OutgoingHttpHeaders = {}): void {
+export function sendError(
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+  error: CodedError,
+  requestId: string,
+  headers: OutgoingHttpHeaders = {},
+): void {
   const extra: OutgoingHttpHeaders = { ...headers };
   if (error.code === "unauthenticated") extra["www-authenticate"] = 'Bearer realm="torpor"';
   if (error.retryable && error.status !== 409) extra["retry-after"] = "1";

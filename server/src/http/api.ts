@@ -3,13 +3,15 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import type { HttpBindings } from "@hono/node-server";
 import { OpenAPIHono, type RouteConfig } from "@hono/zod-openapi";
 import type { Clock, Log } from "@torpor/base";
-import { CodedError, LIMITS, randomText, type Scope } from "@torpor/protocol";
+import { CodedError, LIMITS, type Scope } from "@torpor/protocol";
 import type { Context } from "hono";
 import { z } from "zod";
 import type { Authenticator, Caller } from "../auth/authenticator.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
 import { sendError, sendJson, toCodedError } from "./answer.ts";
+import { serialId } from "../serial-id.ts";
 import { checkInput } from "./check-input.ts";
+import { errorSchema } from "./error-schema.ts";
 import { Idempotency } from "./idempotency.ts";
 import type { Metrics } from "./metrics.ts";
 import { parseJson, readBody } from "./read-body.ts";
@@ -17,7 +19,7 @@ import { parseJson, readBody } from "./read-body.ts";
 type Method = "get" | "post" | "put" | "patch" | "delete";
 
 /** What the reference says of one possible answer. */
-export interface DocumentedAnswer {
+interface DocumentedAnswer {
   description: string;
   schema?: z.ZodType;
   /** Default `application/json`. */
@@ -106,12 +108,17 @@ export class Api {
     run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer>,
   ): void {
     this.app.openAPIRegistry.registerPath(toRouteConfig(definition));
-    const methods = this.#paths.get(definition.path) ?? { pattern: pathPattern(definition.path), methods: new Set() };
+    const methods = this.#paths.get(definition.path) ?? {
+      pattern: pathPattern(definition.path),
+      methods: new Set(),
+    };
     methods.methods.add(definition.method.toUpperCase());
     if (definition.method === "get") methods.methods.add("HEAD");
     this.#paths.set(definition.path, methods);
     const honoPath = definition.path.replaceAll(/\{(\w+)\}/g, ":$1");
-    this.app.on(definition.method.toUpperCase(), honoPath, (context) => this.#handle(definition, run, context));
+    this.app.on(definition.method.toUpperCase(), honoPath, (context) =>
+      this.#handle(definition, run, context),
+    );
   }
 
   /** Adds the answers to what has no route. To be called once, after the last endpoint. */
@@ -129,21 +136,34 @@ export class Api {
     const requestId = requestIdOf(incoming);
     outgoing.setHeader("x-request-id", requestId);
     const notes: Record<string, unknown> = {};
-    this.#logWhenDone(`${definition.method.toUpperCase()} ${definition.path}`, incoming, outgoing, requestId, notes);
+    this.#logWhenDone(
+      `${definition.method.toUpperCase()} ${definition.path}`,
+      incoming,
+      outgoing,
+      requestId,
+      notes,
+    );
     try {
-      const caller = definition.scope === null ? undefined : await authenticator.authenticate(incoming.headers, definition.scope);
+      const caller =
+        definition.scope === null
+          ? undefined
+          : await authenticator.authenticate(incoming.headers, definition.scope);
       if (caller?.key.tenant != null) notes["tenant"] = caller.key.tenant;
       const id = context.req.param("id");
       if (id !== undefined) notes["sandboxId"] = id.slice(0, 80);
-      const query = definition.query === undefined ? undefined : checkInput(definition.query, queryOf(context), "query");
-      const idempotencyKey = definition.method === "post" ? Idempotency.keyOf(incoming.headers["idempotency-key"]) : undefined;
+      const query =
+        definition.query === undefined ? undefined : checkInput(definition.query, queryOf(context), "query");
+      const idempotencyKey =
+        definition.method === "post" ? Idempotency.keyOf(incoming.headers["idempotency-key"]) : undefined;
       let rawBody: Buffer = Buffer.alloc(0);
       let body: unknown;
       if (definition.body !== undefined) {
         rawBody = await readBody(incoming, definition.maxBodyBytes ?? LIMITS.maxJsonBodyBytes);
         body = checkInput(definition.body, parseJson(rawBody, incoming.headers["content-type"]), "body");
       }
-      const answer = await run(makeCall(context, { requestId, query, body, rawBody, caller, idempotencyKey, notes }));
+      const answer = await run(
+        makeCall(context, { requestId, query, body, rawBody, caller, idempotencyKey, notes }),
+      );
       if (answer !== SENT) sendJson(incoming, outgoing, answer.status, answer.body, answer.headers);
     } catch (error) {
       const coded = toCodedError(error, log, requestId);
@@ -178,7 +198,13 @@ export class Api {
     return keptAnswer(kept);
   }
 
-  #logWhenDone(op: string, incoming: IncomingMessage, outgoing: ServerResponse, requestId: string, notes: Record<string, unknown>): void {
+  #logWhenDone(
+    op: string,
+    incoming: IncomingMessage,
+    outgoing: ServerResponse,
+    requestId: string,
+    notes: Record<string, unknown>,
+  ): void {
     const { clock, log, metrics } = this.#options;
     const startedAt = clock.monotonic();
     outgoing.once("close", () => {
@@ -200,10 +226,24 @@ export class Api {
     const known = [...this.#paths.values()].filter(({ pattern }) => pattern.test(path));
     this.#logWhenDone(`${incoming.method} (no route)`, incoming, outgoing, requestId, {});
     if (known.length === 0) {
-      sendError(incoming, outgoing, new CodedError("not_found", `there is no route ${path.slice(0, 200)}; GET /docs lists them all`), requestId);
+      sendError(
+        incoming,
+        outgoing,
+        new CodedError("not_found", `there is no route ${path.slice(0, 200)}; GET /docs lists them all`),
+        requestId,
+      );
     } else {
       const allow = [...new Set(known.flatMap(({ methods }) => [...methods]))].sort().join(", ");
-      sendError(incoming, outgoing, new CodedError("method_not_allowed", `${incoming.method} is not a method of ${path.slice(0, 200)}; it has ${allow}`), requestId, { allow });
+      sendError(
+        incoming,
+        outgoing,
+        new CodedError(
+          "method_not_allowed",
+          `${incoming.method} is not a method of ${path.slice(0, 200)}; it has ${allow}`,
+        ),
+        requestId,
+        { allow },
+      );
     }
     return new Response(null, ALREADY_SENT);
   }
@@ -211,19 +251,25 @@ export class Api {
 
 /** A kept answer on its way out. */
 export function keptAnswer(kept: { status: number; body: string | null; replayed: boolean }): Answer {
-  return { status: kept.status, body: kept.body, headers: kept.replayed ? { "idempotency-replayed": "true" } : {} };
+  return {
+    status: kept.status,
+    body: kept.body,
+    headers: kept.replayed ? { "idempotency-replayed": "true" } : {},
+  };
 }
 
 /** Method and path with its query: what an `Idempotency-Key` is a key of. */
 export function routeOf(incoming: IncomingMessage): string {
   const route = `${incoming.method} ${incoming.url}`;
-  return route.length <= 512 ? route : `${incoming.method} sha256:${createHash("sha256").update(route).digest("hex")}`;
+  return route.length <= 512
+    ? route
+    : `${incoming.method} sha256:${createHash("sha256").update(route).digest("hex")}`;
 }
 
 /** The id of a request: the client's own if it is a plain word, else a new one. */
 export function requestIdOf(incoming: IncomingMessage): string {
   const given = incoming.headers["x-request-id"];
-  return typeof given === "string" && REQUEST_ID_PATTERN.test(given) ? given : `req_${randomText(20)}`;
+  return typeof given === "string" && REQUEST_ID_PATTERN.test(given) ? given : serialId("req_");
 }
 
 function queryOf(context: Context): Record<string, string> {
@@ -232,7 +278,15 @@ function queryOf(context: Context): Record<string, string> {
 
 function makeCall<Query, Body>(
   context: Context<{ Bindings: HttpBindings }>,
-  parts: { requestId: string; query: unknown; body: unknown; rawBody: Buffer; caller: Caller | undefined; idempotencyKey: string | undefined; notes: Record<string, unknown> },
+  parts: {
+    requestId: string;
+    query: unknown;
+    body: unknown;
+    rawBody: Buffer;
+    caller: Caller | undefined;
+    idempotencyKey: string | undefined;
+    notes: Record<string, unknown>;
+  },
 ): Call<Query, Body> {
   const { incoming, outgoing } = context.env;
   let left: AbortController | undefined;
@@ -269,27 +323,29 @@ function pathPattern(path: string): RegExp {
   return new RegExp(`^${literal.replaceAll(/\{\w+\}/g, "[^/]+")}$`);
 }
 
-const errorSchema = z
-  .object({
-    error: z.object({
-      code: z.string(),
-      message: z.string(),
-      details: z.record(z.string(), z.unknown()),
-      request_id: z.string(),
-      retryable: z.boolean(),
-    }),
-  })
-  .describe("Every failure: what was tried, on what, why it failed and what to do.");
-
-function toRouteConfig<Query extends z.ZodType, Body extends z.ZodType>(definition: EndpointDefinition<Query, Body>): RouteConfig {
+function toRouteConfig<Query extends z.ZodType, Body extends z.ZodType>(
+  definition: EndpointDefinition<Query, Body>,
+): RouteConfig {
   const names = [...definition.path.matchAll(/\{(\w+)\}/g)].map((match) => match[1] ?? "");
   const request: NonNullable<RouteConfig["request"]> = {};
-  if (names.length > 0) request.params = z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
+  if (names.length > 0)
+    request.params = z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
   if (definition.query instanceof z.ZodObject) request.query = definition.query;
-  if (definition.body !== undefined) request.body = { required: true, content: { "application/json": { schema: definition.body } } };
-  else if (definition.rawBody !== undefined) request.body = { required: true, content: { [definition.rawBody]: { schema: z.string().meta({ format: "binary" }) } } };
+  if (definition.body !== undefined)
+    request.body = { required: true, content: { "application/json": { schema: definition.body } } };
+  else if (definition.rawBody !== undefined)
+    request.body = {
+      required: true,
+      content: { [definition.rawBody]: { schema: z.string().meta({ format: "binary" }) } },
+    };
   if (definition.method === "post" && definition.scope !== null) {
-    request.headers = z.object({ "Idempotency-Key": z.string().max(255).optional().describe("The same key with the same body gives the first answer again; nothing runs twice.") });
+    request.headers = z.object({
+      "Idempotency-Key": z
+        .string()
+        .max(255)
+        .optional()
+        .describe("The same key with the same body gives the first answer again; nothing runs twice."),
+    });
   }
   const responses: RouteConfig["responses"] = {};
   for (const [status, answer] of Object.entries(definition.answers)) {
@@ -300,14 +356,19 @@ function toRouteConfig<Query extends z.ZodType, Body extends z.ZodType>(definiti
         : { content: { [answer.mediaType ?? "application/json"]: { schema: answer.schema ?? z.string() } } }),
     };
   }
-  responses["default"] = { description: "An error", content: { "application/json": { schema: errorSchema } } };
+  responses["default"] = {
+    description: "An error",
+    content: { "application/json": { schema: errorSchema } },
+  };
   return {
     method: definition.method,
     path: definition.path,
     tags: [definition.tag],
     summary: definition.summary,
     ...(definition.description === undefined ? {} : { description: definition.description }),
-    ...(definition.scope === null ? { security: [] } : { security: [{ apiKey: [] }], "x-scope": definition.scope }),
+    ...(definition.scope === null
+      ? { security: [] }
+      : { security: [{ apiKey: [] }], "x-scope": definition.scope }),
     request,
     responses,
   };

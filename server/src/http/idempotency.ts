@@ -68,16 +68,27 @@ export class Idempotency {
   static keyOf(header: string | string[] | undefined): string | undefined {
     if (header === undefined) return undefined;
     if (typeof header === "string" && KEY_PATTERN.test(header)) return header;
-    throw new CodedError("invalid_request", "the Idempotency-Key header must be 1 to 255 printable ASCII characters without spaces", {
-      details: { issues: [{ path: "idempotency-key", message: "must be 1 to 255 printable ASCII characters" }] },
-    });
+    throw new CodedError(
+      "invalid_request",
+      "the Idempotency-Key header must be 1 to 255 printable ASCII characters without spaces",
+      {
+        details: {
+          issues: [{ path: "idempotency-key", message: "must be 1 to 255 printable ASCII characters" }],
+        },
+      },
+    );
   }
 
   /** @throws CodedError idempotency_mismatch, idempotency_in_progress, conflict, and what the request itself throws */
   async run(request: KeyedRequest): Promise<KeptAnswer & { replayed: boolean }> {
     const { store, clock, owner } = this.#options;
     const bodyHash = createHash("sha256").update(request.body).digest("hex");
-    const name = JSON.stringify([request.slot.account, request.slot.tenant, request.slot.route, request.slot.key]);
+    const name = JSON.stringify([
+      request.slot.account,
+      request.slot.tenant,
+      request.slot.route,
+      request.slot.key,
+    ]);
     const until = clock.monotonic() + MAX_WAIT_MS;
     for (;;) {
       const first = this.#running.get(name);
@@ -91,15 +102,28 @@ export class Idempotency {
         this.#running.set(name, new Promise<void>((resolve) => (finish = resolve)));
       } else continue;
       try {
-        const claim = await store.claim(request.slot, bodyHash, owner, clock.now(), request.firstProgress ?? null);
-        if (claim === "claimed") return { ...(await this.#execute(request, request.firstProgress ?? null, false)), replayed: false };
+        const claim = await store.claim(
+          request.slot,
+          bodyHash,
+          owner,
+          clock.now(),
+          request.firstProgress ?? null,
+        );
+        if (claim === "claimed")
+          return { ...(await this.#execute(request, request.firstProgress ?? null, false)), replayed: false };
         if (claim.body_hash !== bodyHash) {
-          throw new CodedError("idempotency_mismatch", `Idempotency-Key ${request.slot.key} was used on this route with another body; use a new key for a new request`);
+          throw new CodedError(
+            "idempotency_mismatch",
+            `Idempotency-Key ${request.slot.key} was used on this route with another body; use a new key for a new request`,
+          );
         }
         if (claim.status !== null) return await this.#replay(request, claim, claim.status);
         if (this.#isDead(claim) && (await store.takeOver(claim, owner, clock.now()))) {
           if (!request.resumable) {
-            throw new CodedError("conflict", `the server stopped while the first request with Idempotency-Key ${request.slot.key} was under way, so its outcome is unknown; look at what it did, then use a new key`);
+            throw new CodedError(
+              "conflict",
+              `the server stopped while the first request with Idempotency-Key ${request.slot.key} was under way, so its outcome is unknown; look at what it did, then use a new key`,
+            );
           }
           return { ...(await this.#execute(request, claim.progress, true)), replayed: true };
         }
@@ -136,7 +160,11 @@ export class Idempotency {
       await this.#settleFailure(request, error, noted !== null && request.firstProgress === undefined);
       throw error;
     }
-    await store.finish(request.slot, answer.status, answer.body !== null && answer.body.length > MAX_KEPT_BYTES ? null : answer.body);
+    await store.finish(
+      request.slot,
+      answer.status,
+      answer.body !== null && answer.body.length > MAX_KEPT_BYTES ? null : answer.body,
+    );
     return answer;
   }
 
@@ -156,13 +184,25 @@ export class Idempotency {
     }
   }
 
-  async #replay(request: KeyedRequest, row: IdempotencyRow, status: number): Promise<KeptAnswer & { replayed: boolean }> {
+  async #replay(
+    request: KeyedRequest,
+    row: IdempotencyRow,
+    status: number,
+  ): Promise<KeptAnswer & { replayed: boolean }> {
     if (row.body !== null) {
-      if (status >= 400) throw CodedError.fromEnvelope(JSON.parse(row.body), "conflict", "the first request with this key failed");
+      if (status >= 400)
+        throw CodedError.fromEnvelope(
+          JSON.parse(row.body),
+          "conflict",
+          "the first request with this key failed",
+        );
       return { status, body: row.body, replayed: true };
     }
     if (request.recover === undefined) {
-      throw new CodedError("conflict", `the request with Idempotency-Key ${request.slot.key} has been carried out, but its answer was too large to keep; it is not run again`);
+      throw new CodedError(
+        "conflict",
+        `the request with Idempotency-Key ${request.slot.key} has been carried out, but its answer was too large to keep; it is not run again`,
+      );
     }
     return { ...(await request.recover()), replayed: true };
   }
@@ -176,8 +216,19 @@ export class Idempotency {
   async #wait(first: Promise<unknown>, until: number, request: KeyedRequest): Promise<void> {
     const { clock } = this.#options;
     await new Promise<void>((resolve, reject) => {
-      const timer = setTimeout(() => settle(() => reject(inProgress(request))), Math.max(0, until - clock.monotonic()));
-      const onAbort = (): void => settle(() => reject(new CodedError("client_closed_request", "the client left while it waited for the first request with its key")));
+      const timer = setTimeout(
+        () => settle(() => reject(inProgress(request))),
+        Math.max(0, until - clock.monotonic()),
+      );
+      const onAbort = (): void =>
+        settle(() =>
+          reject(
+            new CodedError(
+              "client_closed_request",
+              "the client left while it waited for the first request with its key",
+            ),
+          ),
+        );
       const settle = (then: () => void): void => {
         clearTimeout(timer);
         request.signal.removeEventListener("abort", onAbort);
@@ -196,7 +247,11 @@ export class Idempotency {
     const { store, owner, clock, log } = this.#options;
     const next = (): void => {
       this.#cancelHeartbeat = clock.after(HEARTBEAT_MS, () => {
-        store.heartbeat(owner, clock.now()).catch((error: unknown) => log.warn({ op: "idempotency.heartbeat", outcome: "failed", err: error }));
+        store
+          .heartbeat(owner, clock.now())
+          .catch((error: unknown) =>
+            log.warn({ op: "idempotency.heartbeat", outcome: "failed", err: error }),
+          );
         next();
       });
     };
@@ -205,5 +260,8 @@ export class Idempotency {
 }
 
 function inProgress(request: KeyedRequest): CodedError {
-  return new CodedError("idempotency_in_progress", `the first request with Idempotency-Key ${request.slot.key} is still under way; send the same again to get its answer`);
+  return new CodedError(
+    "idempotency_in_progress",
+    `the first request with Idempotency-Key ${request.slot.key} is still under way; send the same again to get its answer`,
+  );
 }

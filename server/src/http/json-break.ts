@@ -4,7 +4,8 @@
  */
 export function findJsonBreak(text: string): number {
   const open: ("{" | "[")[] = [];
-  let expected: "value" | "first-key" | "key" | "colon" | "comma-or-end" | "first-value" | "nothing" = "value";
+  let expected: "value" | "first-key" | "key" | "colon" | "comma-or-end" | "first-value" | "nothing" =
+    "value";
   let at = 0;
   const afterValue = (): void => {
     expected = open.length === 0 ? "nothing" : "comma-or-end";
@@ -67,9 +68,11 @@ function stringEnd(text: string, start: number): End {
       at += 1;
       const escaped = text.charAt(at);
       if (escaped === "u") {
-        if (!/^[0-9a-fA-F]{4}$/.test(text.slice(at + 1, at + 5))) return { broken: Math.min(at + 1, text.length) };
+        if (!/^[0-9a-fA-F]{4}$/.test(text.slice(at + 1, at + 5)))
+          return { broken: Math.min(at + 1, text.length) };
         at += 4;
-      } else if (!'"\\/bfnrt'.includes(escaped) || escaped === "") return { broken: Math.min(at, text.length) };
+      } else if (!'"\\/bfnrt'.includes(escaped) || escaped === "")
+        return { broken: Math.min(at, text.length) };
     }
   }
   return { broken: text.length };

@@ -19,10 +19,30 @@ export class Metrics {
       buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120],
       registers,
     });
-    this.#execs = new Counter({ name: "torpor_execs_total", help: "Commands by how they ended.", labelNames: ["outcome"], registers });
-    this.#sandboxes = new Gauge({ name: "torpor_sandboxes", help: "Sandbox records by state.", labelNames: ["state"], registers });
-    this.#pool = new Gauge({ name: "torpor_pool_ready", help: "Restored machines waiting, by template.", labelNames: ["host", "template"], registers });
-    this.#hostUp = new Gauge({ name: "torpor_host_up", help: "1 when the host answers.", labelNames: ["host"], registers });
+    this.#execs = new Counter({
+      name: "torpor_execs_total",
+      help: "Commands by how they ended.",
+      labelNames: ["outcome"],
+      registers,
+    });
+    this.#sandboxes = new Gauge({
+      name: "torpor_sandboxes",
+      help: "Sandbox records by state.",
+      labelNames: ["state"],
+      registers,
+    });
+    this.#pool = new Gauge({
+      name: "torpor_pool_ready",
+      help: "Restored machines waiting, by template.",
+      labelNames: ["host", "template"],
+      registers,
+    });
+    this.#hostUp = new Gauge({
+      name: "torpor_host_up",
+      help: "1 when the host answers.",
+      labelNames: ["host"],
+      registers,
+    });
   }
 
   request(route: string, status: number, durationMs: number): void {

@@ -14,7 +14,11 @@ export class NdjsonWriter {
     this.#outgoing = outgoing;
     this.#signal = signal;
     // `no-transform` and `x-accel-buffering` keep proxies from holding lines back.
-    outgoing.writeHead(200, { "content-type": "application/x-ndjson", "cache-control": "no-cache, no-transform", "x-accel-buffering": "no" });
+    outgoing.writeHead(200, {
+      "content-type": "application/x-ndjson",
+      "cache-control": "no-cache, no-transform",
+      "x-accel-buffering": "no",
+    });
     outgoing.flushHeaders();
   }
 

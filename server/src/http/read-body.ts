@@ -2,10 +2,13 @@ import type { IncomingMessage } from "node:http";
 import { CodedError } from "@torpor/protocol";
 import { findJsonBreak } from "./json-break.ts";
 
+/** A JSON body that is not complete by then is given up, milliseconds. */
+const READ_WITHIN_MS = 60_000;
+
 /**
  * Reads a request body of at most `maxBytes`. A larger one is refused as soon as that is known, the rest unread.
  *
- * @throws CodedError payload_too_large, client_closed_request
+ * @throws CodedError payload_too_large, deadline_exceeded, client_closed_request
  */
 export async function readBody(incoming: IncomingMessage, maxBytes: number): Promise<Buffer> {
   const declared = Number(incoming.headers["content-length"] ?? 0);
@@ -15,8 +18,18 @@ export async function readBody(incoming: IncomingMessage, maxBytes: number): Pro
     const chunks: Buffer[] = [];
     let bytes = 0;
     const stop = (): void => {
+      clearTimeout(timer);
       incoming.off("data", onData).off("end", onEnd).off("error", onBroken).off("close", onBroken);
     };
+    const timer = setTimeout(() => {
+      stop();
+      reject(
+        new CodedError(
+          "deadline_exceeded",
+          `the request body was not complete within ${READ_WITHIN_MS / 1_000} s; send it in one go`,
+        ),
+      );
+    }, READ_WITHIN_MS);
     const onData = (chunk: Buffer): void => {
       bytes += chunk.length;
       chunks.push(chunk);
@@ -38,9 +51,13 @@ export async function readBody(incoming: IncomingMessage, maxBytes: number): Pro
 }
 
 function tooLarge(size: string, maxBytes: number): CodedError {
-  return new CodedError("payload_too_large", `the request body is ${size} where at most ${maxBytes} bytes are accepted; send file content with PUT .../fs, which streams`, {
-    details: { max_bytes: maxBytes },
-  });
+  return new CodedError(
+    "payload_too_large",
+    `the request body is ${size} where at most ${maxBytes} bytes are accepted; send file content with PUT .../fs, which streams`,
+    {
+      details: { max_bytes: maxBytes },
+    },
+  );
 }
 
 /** Parses a JSON body; an empty one counts as `{}`. @throws CodedError invalid_request that says where it breaks. */
@@ -48,17 +65,26 @@ export function parseJson(body: Buffer, contentType: string | undefined): unknow
   if (body.length === 0) return {};
   const mediaType = contentType?.split(";", 1)[0]?.trim().toLowerCase();
   if (mediaType !== undefined && mediaType !== "application/json" && !mediaType.endsWith("+json")) {
-    throw new CodedError("invalid_request", `content-type is ${mediaType.slice(0, 100)}, but this route reads JSON; send content-type: application/json`, {
-      details: { issues: [{ path: "content-type", message: "must be application/json" }] },
-    });
+    throw new CodedError(
+      "invalid_request",
+      `content-type is ${mediaType.slice(0, 100)}, but this route reads JSON; send content-type: application/json`,
+      {
+        details: { issues: [{ path: "content-type", message: "must be application/json" }] },
+      },
+    );
   }
   const text = body.toString("utf8");
   try {
     return JSON.parse(text);
   } catch {
     const position = findJsonBreak(text);
-    const found = position >= text.length ? "it ends too early" : `unexpected ${JSON.stringify(text.charAt(position))}`;
-    throw new CodedError("invalid_request", `the body is not valid JSON: ${found} at ${lineAndColumn(text, position)}`, { details: { issues: [{ path: "", message: "must be valid JSON" }] } });
+    const found =
+      position >= text.length ? "it ends too early" : `unexpected ${JSON.stringify(text.charAt(position))}`;
+    throw new CodedError(
+      "invalid_request",
+      `the body is not valid JSON: ${found} at ${lineAndColumn(text, position)}`,
+      { details: { issues: [{ path: "", message: "must be valid JSON" }] } },
+    );
   }
 }
 

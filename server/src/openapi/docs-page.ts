@@ -10,7 +10,12 @@ export function docsPage(document: OpenApiDocument): string {
     );
     return `<section id="${escape(tag.name)}"><h2>${escape(tag.name)}</h2><p>${text(tag.description ?? "")}</p>${operations.join("")}</section>`;
   });
-  const links = (document.tags ?? []).map(({ name }) => `<a href="#${escape(name)}">${escape(name)}</a>`).join(" ");
+  const shapes = Object.entries(document.components?.schemas ?? {}).map(
+    ([name, schema]) => `<div id="schema-${escape(name)}">${body(name, schema)}</div>`,
+  );
+  const links = [...(document.tags ?? []), { name: "shapes" }]
+    .map(({ name }) => `<a href="#${escape(name)}">${escape(name)}</a>`)
+    .join(" ");
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>${escape(document.info.title)} API reference</title><style>${STYLE}</style></head>
@@ -18,7 +23,7 @@ export function docsPage(document: OpenApiDocument): string {
 <p>${text(document.info.description ?? "")}</p>
 <p>The same as a document for tools: <a href="/v1/openapi.json">/v1/openapi.json</a>. Terminals are WebSockets at <code>/v1/sandboxes/{id}/pty?cols=&amp;rows=&amp;cmd=&amp;cwd=&amp;user=</code>:
 binary messages are the terminal's bytes, text is <code>{"type":"resize","cols":80,"rows":24}</code> from the client and <code>{"type":"exit","exit_code":0}</code> from the server.</p>
-<nav>${links}</nav></header><main>${sections.join("")}</main></body></html>
+<nav>${links}</nav></header><main>${sections.join("")}<section id="shapes"><h2>shapes</h2>${shapes.join("")}</section></main></body></html>
 `;
 }
 
@@ -36,7 +41,9 @@ th{font-weight:600}.soft{opacity:.7}`;
 function operationHtml(method: string, path: string, operation: OpenApiOperation): string {
   const parts = [`<p>${text(operation.description ?? "")}</p>`];
   const scope = operation["x-scope"];
-  parts.push(`<p class="soft">${typeof scope === "string" ? `Needs the scope <code>${escape(scope)}</code>.` : "Open to all."}</p>`);
+  parts.push(
+    `<p class="soft">${typeof scope === "string" ? `Needs the scope <code>${escape(scope)}</code>.` : "Open to all."}</p>`,
+  );
   if (operation.parameters !== undefined && operation.parameters.length > 0) {
     parts.push(
       table(
@@ -44,22 +51,33 @@ function operationHtml(method: string, path: string, operation: OpenApiOperation
         operation.parameters.map(({ name, in: place, required, schema, description }) => ({
           name: `${name} (${place})`,
           kind: kind(schema),
-          note: [required === true ? "required" : "", description ?? schema?.description ?? ""].filter(Boolean).join("; "),
+          note: [required === true ? "required" : "", description ?? schema?.description ?? ""]
+            .filter(Boolean)
+            .join("; "),
         })),
       ),
     );
   }
-  for (const [mediaType, { schema }] of Object.entries(operation.requestBody?.content ?? {})) parts.push(body(`Body: ${mediaType}`, schema));
+  for (const [mediaType, { schema }] of Object.entries(operation.requestBody?.content ?? {}))
+    parts.push(body(`Body: ${mediaType}`, schema));
   for (const [status, answer] of Object.entries(operation.responses)) {
     if (status === "default") continue;
     const [content] = Object.entries(answer.content ?? {});
-    parts.push(content === undefined ? `<h4>${escape(status)}: ${text(answer.description)}</h4>` : body(`${status}: ${answer.description} (${content[0]})`, content[1].schema));
+    parts.push(
+      content === undefined
+        ? `<h4>${escape(status)}: ${text(answer.description)}</h4>`
+        : body(`${status}: ${answer.description} (${content[0]})`, content[1].schema),
+    );
   }
   return `<details><summary><span class="method">${escape(method)}</span> <code>${escape(path)}</code> ${text(operation.summary ?? "")}</summary>${parts.join("")}</details>`;
 }
 
 function body(title: string, schema: JsonSchema | undefined): string {
-  const { properties } = schema ?? {};
+  const { properties, $ref } = schema ?? {};
+  if ($ref !== undefined) {
+    const name = refName($ref);
+    return `<h4>${text(title)}: <a href="#schema-${escape(name)}">${escape(name)}</a></h4>`;
+  }
   if (properties === undefined) return `<h4>${text(title)}</h4>`;
   const required = new Set(schema?.required);
   return table(
@@ -67,18 +85,28 @@ function body(title: string, schema: JsonSchema | undefined): string {
     Object.entries(properties).map(([name, property]) => ({
       name,
       kind: kind(property),
-      note: [required.has(name) ? "required" : "", property.default === undefined ? "" : `default ${JSON.stringify(property.default)}`, property.description ?? ""].filter(Boolean).join("; "),
+      note: [
+        required.has(name) ? "required" : "",
+        property.default === undefined ? "" : `default ${JSON.stringify(property.default)}`,
+        property.description ?? "",
+      ]
+        .filter(Boolean)
+        .join("; "),
     })),
   );
 }
 
 function table(title: string, rows: { name: string; kind: string; note: string }[]): string {
-  const lines = rows.map((row) => `<tr><td><code>${escape(row.name)}</code></td><td>${escape(row.kind)}</td><td>${text(row.note)}</td></tr>`);
+  const lines = rows.map(
+    (row) =>
+      `<tr><td><code>${escape(row.name)}</code></td><td>${escape(row.kind)}</td><td>${text(row.note)}</td></tr>`,
+  );
   return `<h4>${text(title)}</h4><table><tr><th>Name</th><th>Type</th><th></th></tr>${lines.join("")}</table>`;
 }
 
 function kind(schema: JsonSchema | undefined): string {
   if (schema === undefined) return "";
+  if (schema.$ref !== undefined) return refName(schema.$ref);
   if (schema.enum !== undefined) return schema.enum.map((value) => JSON.stringify(value)).join(" | ");
   if (schema.const !== undefined) return JSON.stringify(schema.const);
   const either = schema.anyOf ?? schema.oneOf;
@@ -94,11 +122,19 @@ function kind(schema: JsonSchema | undefined): string {
   return bounds.length === 0 ? name : `${name}, ${bounds.join(", ")}`;
 }
 
+function refName(reference: string): string {
+  return reference.slice(reference.lastIndexOf("/") + 1);
+}
+
 /** Escaped, with `code` in backquotes set as code. */
 function text(markdown: string): string {
   return escape(markdown).replaceAll(/`([^`]+)`/g, "<code>$1</code>");
 }
 
 function escape(plain: string): string {
-  return plain.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+  return plain
+    .replaceAll("&", "&amp;")
+    .replaceAll("<", "&lt;")
+    .replaceAll(">", "&gt;")
+    .replaceAll('"', "&quot;");
 }

@@ -2,12 +2,14 @@ import type { OpenAPIHono } from "@hono/zod-openapi";
 import type { HttpBindings } from "@hono/node-server";
 import { ERROR_CODES } from "@torpor/protocol";
 import { VERSION } from "../version.ts";
+import { NAMED_SCHEMAS, withReferences } from "./named-schemas.ts";
 
 /** The OpenAPI 3.1 document, as far as this code reads it. */
 export interface OpenApiDocument {
   openapi: string;
   info: { title: string; version: string; description?: string };
   tags?: { name: string; description?: string }[];
+  components?: { schemas?: Record<string, JsonSchema> };
   paths: Record<string, Record<string, OpenApiOperation>>;
   [key: string]: unknown;
 }
@@ -23,6 +25,7 @@ export interface OpenApiOperation {
 }
 
 export interface JsonSchema {
+  $ref?: string;
   type?: string | string[];
   description?: string;
   properties?: Record<string, JsonSchema>;
@@ -60,19 +63,24 @@ export function openApiDocument(app: OpenAPIHono<{ Bindings: HttpBindings }>): O
     scheme: "bearer",
     description: "`Authorization: Bearer tp_…`, or the same key as `X-API-Key`.",
   });
+  for (const [name, schema] of Object.entries(NAMED_SCHEMAS))
+    app.openAPIRegistry.register(name, schema.clone());
   const document = app.getOpenAPI31Document({
     openapi: "3.1.0",
     info: {
       title: "Torpor",
       version: VERSION,
       license: { name: "Apache-2.0" },
-      description: `Sandboxes for AI agents. Errors are \`{"error": {code, message, details, request_id, retryable}}\`; the codes are ${Object.entries(ERROR_CODES)
+      description: `Sandboxes for AI agents. Errors are \`{"error": {code, message, details, request_id, retryable}}\`; the codes are ${Object.entries(
+        ERROR_CODES,
+      )
         .map(([code, { status }]) => `\`${code}\` (${status})`)
         .join(", ")}. Times are RFC 3339 UTC. Every answer carries \`x-request-id\`.`,
     },
     tags: TAGS,
   });
-  return sorted(document) as OpenApiDocument;
+  const referenced = withReferences(document, document.components?.schemas ?? {});
+  return sorted(referenced) as OpenApiDocument;
 }
 
 /** The document's file form. */
@@ -85,6 +93,7 @@ function sorted(value: unknown, depth = 0): unknown {
   if (typeof value !== "object" || value === null) return value;
   const entries = Object.entries(value);
   // Paths in alphabetical order; everything else as the routes and schemas write it, which is stable.
-  if (depth === 1 && entries.every(([key]) => key.startsWith("/"))) entries.sort(([a], [b]) => (a < b ? -1 : 1));
+  if (depth === 1 && entries.every(([key]) => key.startsWith("/")))
+    entries.sort(([a], [b]) => (a < b ? -1 : 1));
   return Object.fromEntries(entries.map(([key, item]) => [key, sorted(item, depth + 1)]));
 }

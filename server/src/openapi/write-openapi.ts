@@ -15,6 +15,10 @@ const directory = mkdtempSync(join(tmpdir(), "torpor-openapi-"));
 scope.defer(() => rmSync(directory, { recursive: true, force: true }));
 const database = await openDatabase({ kind: "sqlite", path: join(directory, "empty.sqlite") });
 scope.defer(() => database.close());
-const server = await startServer({ database, host: { url: `unix:${join(directory, "no-host.sock")}`, token: "none" }, log: silentLog });
+const server = await startServer({
+  database,
+  host: { url: `unix:${join(directory, "no-host.sock")}`, token: "none" },
+  log: silentLog,
+});
 scope.defer(() => server.close());
 writeFileSync(TARGET, await (await fetch(`${server.url}/v1/openapi.json`)).text());

@@ -8,6 +8,7 @@ import { readAll } from "../host/host-client.ts";
 import { userName } from "./file-content-routes.ts";
 import { fileWork, guestFor } from "./file-work.ts";
 import { SENT } from "../http/api.ts";
+import { guardAgainstStall } from "../http/stall-guard.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 const format = z.enum(["tar", "tar.gz"]).optional().describe("Default `tar`.");
@@ -36,9 +37,15 @@ export function addArchiveRoutes(deps: RouteDeps): void {
       const compressed = call.query.format === "tar.gz";
       const answer = await fileWork(
         `archive ${path}`,
-        guest.http("GET", `/torpor/archive?${new URLSearchParams({ path, username: "user" })}`, { signal: call.signal, repeatable: true }),
+        guest.http("GET", `/torpor/archive?${new URLSearchParams({ path, username: "user" }).toString()}`, {
+          signal: call.signal,
+          repeatable: true,
+        }),
       );
-      call.outgoing.writeHead(200, { "content-type": compressed ? "application/gzip" : "application/x-tar", "x-content-type-options": "nosniff" });
+      call.outgoing.writeHead(200, {
+        "content-type": compressed ? "application/gzip" : "application/x-tar",
+        "x-content-type-options": "nosniff",
+      });
       if (call.incoming.method === "HEAD") {
         answer.destroy();
         call.outgoing.end();
@@ -54,7 +61,8 @@ export function addArchiveRoutes(deps: RouteDeps): void {
       path: "/v1/sandboxes/{id}/fs/archive",
       tag: "files",
       summary: "Unpack a tar archive into a folder",
-      description: "The folder is made when missing. Entries that would land outside it are refused. When it fails half-way, what was written stays and the error says so.",
+      description:
+        "The folder is made when missing. Entries that would land outside it are refused. When it fails half-way, what was written stays and the error says so.",
       scope: "sandbox:write",
       query: putQuery,
       rawBody: "application/x-tar",
@@ -64,14 +72,23 @@ export function addArchiveRoutes(deps: RouteDeps): void {
       const { guest } = await guestFor(deps, call);
       const { path, user = "user" } = call.query;
       const headers: OutgoingHttpHeaders = { "content-type": "application/x-tar" };
+      guardAgainstStall(call.incoming);
       const isCompressed = call.query.format === "tar.gz";
-      if (!isCompressed && call.incoming.headers["content-length"] !== undefined) headers["content-length"] = call.incoming.headers["content-length"];
+      if (!isCompressed && call.incoming.headers["content-length"] !== undefined)
+        headers["content-length"] = call.incoming.headers["content-length"];
       const body = isCompressed ? gunzipped(call.incoming) : call.incoming;
       const answer = await fileWork(
         `unpack the archive into ${path}`,
-        guest.http("PUT", `/torpor/archive?${new URLSearchParams({ path, username: user })}`, { headers, body, headTimeoutMs: 0, signal: call.signal }),
+        guest.http("PUT", `/torpor/archive?${new URLSearchParams({ path, username: user }).toString()}`, {
+          headers,
+          body,
+          headTimeoutMs: 0,
+          signal: call.signal,
+        }),
       );
-      const written = writtenSchema.partial().safeParse(JSON.parse((await readAll(answer, MAX_ANSWER_BYTES)).toString("utf8")));
+      const written = writtenSchema
+        .partial()
+        .safeParse(JSON.parse((await readAll(answer, MAX_ANSWER_BYTES)).toString("utf8")));
       return { status: 200, body: written.data ?? {} };
     },
   );
@@ -83,11 +100,17 @@ function gunzipped(compressed: Readable): Readable {
   const plain = new PassThrough();
   compressed.once("error", (error) => plain.destroy(error));
   compressed.once("close", () => {
-    if (!compressed.readableEnded) plain.destroy(new Error("the client left before it had sent the whole archive"));
+    if (!compressed.readableEnded)
+      plain.destroy(new Error("the client left before it had sent the whole archive"));
   });
   gunzip.once("error", (error) => {
     compressed.unpipe(gunzip);
-    plain.destroy(new CodedError("invalid_request", `the body is not gzip (${error.message}); send gzip, or leave format=tar.gz out for a plain tar`));
+    plain.destroy(
+      new CodedError(
+        "invalid_request",
+        `the body is not gzip (${error.message}); send gzip, or leave format=tar.gz out for a plain tar`,
+      ),
+    );
   });
   compressed.pipe(gunzip).pipe(plain);
   plain.once("close", () => gunzip.destroy());

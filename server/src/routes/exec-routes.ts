@@ -1,8 +1,22 @@
 import { createHash } from "node:crypto";
-import { CodedError, type ExecEvent, execRequestSchema, execResultSchema, type ExecRequest, startedExecSchema } from "@torpor/protocol";
+import {
+  CodedError,
+  type ExecEvent,
+  execRequestSchema,
+  execResultSchema,
+  type ExecRequest,
+  startedExecSchema,
+} from "@torpor/protocol";
 import type { z } from "zod";
 import { bufferedExec } from "../guest/buffered-exec.ts";
-import { attachExec, type ExecProgress, type ExecTarget, type FollowOptions, newExecId, runExec } from "../guest/exec.ts";
+import {
+  attachExec,
+  type ExecProgress,
+  type ExecTarget,
+  type FollowOptions,
+  newExecId,
+  runExec,
+} from "../guest/exec.ts";
 import { SENT, type Answer, type Call, keptAnswer, routeOf } from "../http/api.ts";
 import type { KeyedRun } from "../http/idempotency.ts";
 import { NdjsonWriter } from "../http/ndjson.ts";
@@ -34,6 +48,7 @@ export function addExecRoutes(deps: RouteDeps): void {
       },
     },
     async (call) => {
+      refuseTwoInputs(call.body);
       const { record, host } = await deps.sandboxes.requireRunning(call.caller.scope, call.param("id"));
       deps.activity.note(record);
       const target: ExecTarget = { record, host };
@@ -48,14 +63,36 @@ export function addExecRoutes(deps: RouteDeps): void {
   );
 }
 
+function refuseTwoInputs(request: ExecRequest): void {
+  if (request.stdin === undefined || !request.keep_stdin_open) return;
+  const message = "cannot be used together with stdin, which closes standard input after it";
+  throw new CodedError(
+    "invalid_request",
+    `keep_stdin_open ${message}; write the text with POST .../processes/{pid}/stdin instead`,
+    {
+      details: { issues: [{ path: "keep_stdin_open", message }] },
+    },
+  );
+}
+
 /** Options of following a command for this request. */
 export function followOptions(deps: RouteDeps, target: ExecTarget, signal: AbortSignal): FollowOptions {
   return {
     signal,
     log: deps.log,
     onSandboxEnded: (fate) => {
-      const noted = fate.machine === undefined ? deps.sandboxes.noteGone(target.record, "host_lost") : deps.sandboxes.noteEnded(target.record, fate.machine);
-      noted.catch((error: unknown) => deps.log.warn({ op: "sandbox.ended", outcome: "not recorded", sandboxId: target.record.id, err: error }));
+      const noted =
+        fate.machine === undefined
+          ? deps.sandboxes.noteGone(target.record, "host_lost")
+          : deps.sandboxes.noteEnded(target.record, fate.machine);
+      noted.catch((error: unknown) =>
+        deps.log.warn({
+          op: "sandbox.ended",
+          outcome: "not recorded",
+          sandboxId: target.record.id,
+          err: error,
+        }),
+      );
     },
   };
 }
@@ -64,7 +101,11 @@ async function jsonExec(deps: RouteDeps, call: ExecCall, target: ExecTarget): Pr
   const request = call.body;
   // A background command's stream is left on purpose; any other is left by its client alone.
   const leave = new AbortController();
-  const options = followOptions(deps, target, request.background ? AbortSignal.any([call.signal, leave.signal]) : call.signal);
+  const options = followOptions(
+    deps,
+    target,
+    request.background ? AbortSignal.any([call.signal, leave.signal]) : call.signal,
+  );
   if (call.idempotencyKey === undefined) {
     const execId = newExecId();
     return await collect(deps, call, runExec(target, request, execId, options), request, execId, leave);
@@ -77,7 +118,10 @@ async function jsonExec(deps: RouteDeps, call: ExecCall, target: ExecTarget): Pr
     resumable: true,
     signal: call.signal,
     run: async (run) => {
-      const progress = run.progress === STARTED ? attachAgain(target, execId, options) : runExec(target, request, execId, options);
+      const progress =
+        run.progress === STARTED
+          ? attachAgain(target, execId, options)
+          : runExec(target, request, execId, options);
       const answer = await collect(deps, call, noteStart(progress, run), request, execId, leave);
       return { status: answer.status, body: JSON.stringify(answer.body) };
     },
@@ -89,7 +133,14 @@ async function jsonExec(deps: RouteDeps, call: ExecCall, target: ExecTarget): Pr
   return keptAnswer(kept);
 }
 
-async function collect(deps: RouteDeps, call: ExecCall, progress: AsyncGenerator<ExecProgress>, request: ExecRequest, execId: string, leave: AbortController): Promise<{ status: number; body: unknown }> {
+async function collect(
+  deps: RouteDeps,
+  call: ExecCall,
+  progress: AsyncGenerator<ExecProgress>,
+  request: ExecRequest,
+  execId: string,
+  leave: AbortController,
+): Promise<{ status: number; body: unknown }> {
   if (request.background) {
     for await (const step of progress) {
       if (step.type !== "started") continue;
@@ -97,7 +148,10 @@ async function collect(deps: RouteDeps, call: ExecCall, progress: AsyncGenerator
       leave.abort(); // it was not asked to end with its client, so it goes on
       return { status: 202, body: { exec_id: execId, pid: step.pid } };
     }
-    throw new CodedError("guest_unavailable", "the sandbox did not say whether the command has started; see its processes");
+    throw new CodedError(
+      "guest_unavailable",
+      "the sandbox did not say whether the command has started; see its processes",
+    );
   }
   const result = await bufferedExec(progress, request, execId);
   call.note({ execId, exec: result.outcome, execMs: result.duration_ms });
@@ -136,7 +190,12 @@ async function streamedExec(deps: RouteDeps, call: ExecCall, target: ExecTarget)
 }
 
 /** Sends a command's events as NDJSON until its end. A refusal before the start is thrown, so that it gets its status. */
-export async function sendEvents(deps: RouteDeps, call: Call<unknown, unknown>, progress: AsyncGenerator<ExecProgress>, execId: string): Promise<void> {
+export async function sendEvents(
+  deps: RouteDeps,
+  call: Call<unknown, unknown>,
+  progress: AsyncGenerator<ExecProgress>,
+  execId: string,
+): Promise<void> {
   let writer: NdjsonWriter | undefined;
   const seen = { stdout: 0, stderr: 0 };
   let lost = 0;
@@ -162,27 +221,36 @@ export async function sendEvents(deps: RouteDeps, call: Call<unknown, unknown>, 
   }
 }
 
-function toEvent(step: ExecProgress, execId: string, seen: { stdout: number; stderr: number }, someLost: boolean): ExecEvent {
+function toEvent(
+  step: ExecProgress,
+  execId: string,
+  seen: { stdout: number; stderr: number },
+  someLost: boolean,
+): ExecEvent {
   switch (step.type) {
     case "started":
       return { type: "start", exec_id: execId, pid: step.pid };
     case "output":
-      return { type: step.stream, data: step.base64, ...(step.lostBytes > 0 ? { dropped_bytes: step.lostBytes } : {}) };
+      return {
+        type: step.stream,
+        data: step.base64,
+        ...(step.lostBytes > 0 ? { dropped_bytes: step.lostBytes } : {}),
+      };
     case "keepalive":
       return { type: "keepalive" };
-    case "ended": {
-      const { totals, message, ...end } = step.end;
-      return {
-        type: "end",
-        exec_id: execId,
-        ...end,
-        truncated: totals === null ? someLost : totals.stdoutTruncated || totals.stderrTruncated || someLost,
-        stdout_bytes: totals?.stdoutBytes ?? seen.stdout,
-        stderr_bytes: totals?.stderrBytes ?? seen.stderr,
-        ...(message === undefined ? {} : { message }),
-      };
-    }
+    case "ended":
+      break;
   }
+  const { totals, message, ...end } = step.end;
+  return {
+    type: "end",
+    exec_id: execId,
+    ...end,
+    truncated: totals === null ? someLost : totals.stdoutTruncated || totals.stderrTruncated || someLost,
+    stdout_bytes: totals?.stdoutBytes ?? seen.stdout,
+    stderr_bytes: totals?.stderrBytes ?? seen.stderr,
+    ...(message === undefined ? {} : { message }),
+  };
 }
 
 /** Long enough that short commands cost no write, and far shorter than the guest remembers them by their id. */
@@ -192,7 +260,10 @@ const NOTE_START_AFTER_MS = 5_000;
  * Notes that the command has started, once it has run for a while or when it is left before its end. Until then a
  * repeat starts it again by the same id, which the guest takes for the first.
  */
-async function* noteStart(progress: AsyncGenerator<ExecProgress>, run: KeyedRun): AsyncGenerator<ExecProgress> {
+async function* noteStart(
+  progress: AsyncGenerator<ExecProgress>,
+  run: KeyedRun,
+): AsyncGenerator<ExecProgress> {
   let state: "unstarted" | "running" | "ended" = "unstarted";
   let noted = false;
   let timer: NodeJS.Timeout | undefined;
@@ -219,12 +290,20 @@ async function* noteStart(progress: AsyncGenerator<ExecProgress>, run: KeyedRun)
 }
 
 /** Follows a command that has been started before. Never starts it: when the guest no longer has it, that is told. */
-async function* attachAgain(target: ExecTarget, execId: string, options: FollowOptions): AsyncGenerator<ExecProgress> {
+async function* attachAgain(
+  target: ExecTarget,
+  execId: string,
+  options: FollowOptions,
+): AsyncGenerator<ExecProgress> {
   try {
     yield* attachExec(target, { execId }, options);
   } catch (error) {
     if (!(error instanceof CodedError) || error.code !== "process_not_found") throw error;
-    throw new CodedError("conflict", "the command with this Idempotency-Key has been run, but its outcome is no longer kept; it is not run again", { cause: error });
+    throw new CodedError(
+      "conflict",
+      "the command with this Idempotency-Key has been run, but its outcome is no longer kept; it is not run again",
+      { cause: error },
+    );
   }
 }
 

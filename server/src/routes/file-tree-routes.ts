@@ -13,9 +13,18 @@ const MAX_DEPTH = 64;
 const pathQuery = z.strictObject({ path: guestPathSchema });
 const listQuery = z.strictObject({
   path: guestPathSchema,
-  depth: z.coerce.number({ error: "must be a whole number" }).int("must be a whole number").min(1).max(MAX_DEPTH).optional().describe("Levels below the folder. Default 1."),
+  depth: z.coerce
+    .number({ error: "must be a whole number" })
+    .int("must be a whole number")
+    .min(1)
+    .max(MAX_DEPTH)
+    .optional()
+    .describe("Levels below the folder. Default 1."),
 });
-const watchQuery = z.strictObject({ path: guestPathSchema, recursive: z.enum(["true", "false", "1", "0"]).optional() });
+const watchQuery = z.strictObject({
+  path: guestPathSchema,
+  recursive: z.enum(["true", "false", "1", "0"]).optional(),
+});
 
 const CHANGES: Readonly<Record<string, FileChange["type"]>> = {
   EVENT_TYPE_CREATE: "create",
@@ -52,12 +61,24 @@ export function addFileTreeRoutes(deps: RouteDeps): void {
       summary: "List a folder",
       scope: "sandbox:read",
       query: listQuery,
-      answers: { 200: { description: "Its entries, depth first", schema: z.object({ entries: z.array(fileEntrySchema) }) } },
+      answers: {
+        200: {
+          description: "Its entries, depth first",
+          schema: z.object({ entries: z.array(fileEntrySchema) }),
+        },
+      },
     },
     async (call) => {
       const { guest } = await guestFor(deps, call);
       const { path, depth = 1 } = call.query;
-      const { entries = [] } = await fileWork(`list ${path}`, guest.unary<{ entries?: GuestEntry[] }>("filesystem.Filesystem/ListDir", { path, depth }, call.signal));
+      const { entries = [] } = await fileWork(
+        `list ${path}`,
+        guest.unary<{ entries?: GuestEntry[] }>(
+          "filesystem.Filesystem/ListDir",
+          { path, depth },
+          call.signal,
+        ),
+      );
       return { status: 200, body: { entries: entries.map(toFileEntry) } };
     },
   );
@@ -81,9 +102,19 @@ export function addFileTreeRoutes(deps: RouteDeps): void {
           const { guest } = await guestFor(deps, call);
           const { path } = call.query;
           try {
-            await fileWork(`make the folder ${path}`, guest.unary("filesystem.Filesystem/MakeDir", { path }, call.signal));
+            await fileWork(
+              `make the folder ${path}`,
+              guest.unary("filesystem.Filesystem/MakeDir", { path }, call.signal),
+            );
           } catch (error) {
-            if (!(error instanceof CodedError && error.cause instanceof GuestRefusal && error.code === "already_exists")) throw error;
+            if (
+              !(
+                error instanceof CodedError &&
+                error.cause instanceof GuestRefusal &&
+                error.code === "already_exists"
+              )
+            )
+              throw error;
           }
           return { status: 200, body: await stat(guest, path, call.signal) };
         },
@@ -108,7 +139,14 @@ export function addFileTreeRoutes(deps: RouteDeps): void {
         async () => {
           const { guest } = await guestFor(deps, call);
           const { source, destination } = call.body;
-          const moved = await fileWork(`move ${source} to ${destination}`, guest.unary<{ entry: GuestEntry }>("filesystem.Filesystem/Move", { source, destination }, call.signal));
+          const moved = await fileWork(
+            `move ${source} to ${destination}`,
+            guest.unary<{ entry: GuestEntry }>(
+              "filesystem.Filesystem/Move",
+              { source, destination },
+              call.signal,
+            ),
+          );
           return { status: 200, body: toFileEntry(moved.entry) };
         },
         false,
@@ -121,10 +159,16 @@ export function addFileTreeRoutes(deps: RouteDeps): void {
       path: "/v1/sandboxes/{id}/fs/watch",
       tag: "files",
       summary: "Watch a folder",
-      description: "NDJSON, one change a line: `{type, name}` with type create, write, remove, rename or chmod, or `{type: \"keepalive\"}`. Changes count from the moment the answer's head is sent.",
+      description:
+        'NDJSON, one change a line: `{type, name}` with type create, write, remove, rename or chmod, or `{type: "keepalive"}`. Changes count from the moment the answer\'s head is sent.',
       scope: "sandbox:read",
       query: watchQuery,
-      answers: { 200: { description: "Changes as they happen, until the client leaves", mediaType: "application/x-ndjson" } },
+      answers: {
+        200: {
+          description: "Changes as they happen, until the client leaves",
+          mediaType: "application/x-ndjson",
+        },
+      },
     },
     async (call) => {
       const { guest, record } = await guestFor(deps, call);
@@ -143,7 +187,8 @@ export function addFileTreeRoutes(deps: RouteDeps): void {
           writer ??= new NdjsonWriter(call.outgoing, call.signal);
           deps.activity.note(record);
           const type = CHANGES[value.filesystem?.type ?? ""];
-          if (value.filesystem !== undefined && type !== undefined) await writer.write({ type, name: value.filesystem.name } satisfies FileChange);
+          if (value.filesystem !== undefined && type !== undefined)
+            await writer.write({ type, name: value.filesystem.name } satisfies FileChange);
           else if (value.keepalive !== undefined) await writer.write({ type: "keepalive" });
         }
       } catch (error) {

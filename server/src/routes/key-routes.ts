@@ -19,7 +19,9 @@ export function addKeyRoutes(deps: RouteDeps): void {
         "The answer shows the key, this once. A repeat with the same Idempotency-Key is refused instead of answered: the key itself is kept nowhere.",
       scope: "admin",
       body: createKeySchema,
-      answers: { 201: { description: "The key, shown this once", schema: keySchema.extend({ key: z.string() }) } },
+      answers: {
+        201: { description: "The key, shown this once", schema: keySchema.extend({ key: z.string() }) },
+      },
     },
     async (call) => {
       if (call.idempotencyKey === undefined) return { status: 201, body: await makeKey(deps, call) };
@@ -34,7 +36,12 @@ export function addKeyRoutes(deps: RouteDeps): void {
           return { status: 201, body: null };
         },
         recover: () =>
-          Promise.reject(new CodedError("conflict", `Idempotency-Key ${call.idempotencyKey} made an API key already, which is shown only once; revoke it (GET /v1/keys shows its name) and make another with a new Idempotency-Key`)),
+          Promise.reject(
+            new CodedError(
+              "conflict",
+              `Idempotency-Key ${call.idempotencyKey} made an API key already, which is shown only once; revoke it (GET /v1/keys shows its name) and make another with a new Idempotency-Key`,
+            ),
+          ),
       });
       return { status: 201, body: made };
     },
@@ -47,9 +54,17 @@ export function addKeyRoutes(deps: RouteDeps): void {
       tag: "keys",
       summary: "List API keys, newest first",
       scope: "admin",
-      answers: { 200: { description: "Keys, revoked ones too, never the keys themselves", schema: z.object({ items: z.array(keySchema) }) } },
+      answers: {
+        200: {
+          description: "Keys, revoked ones too, never the keys themselves",
+          schema: z.object({ items: z.array(keySchema) }),
+        },
+      },
     },
-    async (call) => ({ status: 200, body: { items: (await keyStore.list(call.caller.scope)).map(toApiKey) } }),
+    async (call) => ({
+      status: 200,
+      body: { items: (await keyStore.list(call.caller.scope)).map(toApiKey) },
+    }),
   );
 
   api.add(
@@ -65,17 +80,27 @@ export function addKeyRoutes(deps: RouteDeps): void {
     async (call) => {
       const id = call.param("key_id");
       const revoked = await keyStore.revoke(call.caller.scope, id, deps.clock.now());
-      if (revoked === undefined) throw new CodedError("not_found", `there is no API key ${id.slice(0, 80)}; list them with GET /v1/keys`);
+      if (revoked === undefined)
+        throw new CodedError(
+          "not_found",
+          `there is no API key ${id.slice(0, 80)}; list them with GET /v1/keys`,
+        );
       return { status: 200, body: toApiKey(revoked) };
     },
   );
 }
 
-async function makeKey(deps: RouteDeps, call: Call<unknown, z.output<typeof createKeySchema>>): Promise<unknown> {
+async function makeKey(
+  deps: RouteDeps,
+  call: Call<unknown, z.output<typeof createKeySchema>>,
+): Promise<unknown> {
   const { name, tenant, scopes, expires_in_seconds: seconds } = call.body;
   const own = call.caller.scope.tenant;
   if (own !== null && tenant !== undefined && tenant !== own) {
-    throw new CodedError("permission_denied", `this API key is bound to tenant ${own}, so it cannot make a key for tenant ${tenant}`);
+    throw new CodedError(
+      "permission_denied",
+      `this API key is bound to tenant ${own}, so it cannot make a key for tenant ${tenant}`,
+    );
   }
   const key = newApiKey();
   const now = deps.clock.now();

@@ -9,7 +9,13 @@ const healthSchema = z.object({
   status: z.enum(["ok", "degraded"]),
   version: z.string(),
   store: z.object({ ok: z.boolean(), message: z.string().optional() }),
-  host: z.object({ ok: z.boolean(), id: z.string().optional(), driver: z.string().optional(), acceleration: z.string().optional(), message: z.string().optional() }),
+  host: z.object({
+    ok: z.boolean(),
+    id: z.string().optional(),
+    driver: z.string().optional(),
+    acceleration: z.string().optional(),
+    message: z.string().optional(),
+  }),
 });
 
 /** Health, metrics and consoles: for those who run the thing. */
@@ -21,14 +27,21 @@ export function addOperationRoutes(deps: RouteDeps): void {
       path: "/healthz",
       tag: "operation",
       summary: "Is everything there?",
-      description: "Open to all; tells nothing of what is inside. 503 when the store or the host cannot be reached.",
+      description:
+        "Open to all; tells nothing of what is inside. 503 when the store or the host cannot be reached.",
       scope: null,
-      answers: { 200: { description: "All is well", schema: healthSchema }, 503: { description: "Something is missing", schema: healthSchema } },
+      answers: {
+        200: { description: "All is well", schema: healthSchema },
+        503: { description: "Something is missing", schema: healthSchema },
+      },
     },
     async () => {
       const [store, host] = await Promise.all([storeHealth(deps), hostHealth(deps)]);
       const ok = store.ok && host.ok;
-      return { status: ok ? 200 : 503, body: { status: ok ? "ok" : "degraded", version: deps.version, store, host } };
+      return {
+        status: ok ? 200 : 503,
+        body: { status: ok ? "ok" : "degraded", version: deps.version, store, host },
+      };
     },
   );
 
@@ -42,7 +55,11 @@ export function addOperationRoutes(deps: RouteDeps): void {
       answers: { 200: { description: "Prometheus text format", mediaType: "text/plain" } },
     },
     async (call) => {
-      if (call.caller.scope.tenant !== null) throw new CodedError("permission_denied", "these figures cover every tenant; use an API key that is bound to none");
+      if (call.caller.scope.tenant !== null)
+        throw new CodedError(
+          "permission_denied",
+          "these figures cover every tenant; use an API key that is bound to none",
+        );
       deps.metrics.setSandboxes(await deps.sandboxStore.countByState());
       for (const link of deps.placement.links) {
         try {
@@ -52,7 +69,9 @@ export function addOperationRoutes(deps: RouteDeps): void {
           deps.metrics.setHost(link.lastHealth()?.host_id ?? "unknown", false, []);
         }
       }
-      sendText(call.incoming, call.outgoing, 200, await deps.metrics.registry.metrics(), { "content-type": deps.metrics.registry.contentType });
+      sendText(call.incoming, call.outgoing, 200, await deps.metrics.registry.metrics(), {
+        "content-type": deps.metrics.registry.contentType,
+      });
       return SENT;
     },
   );
@@ -63,7 +82,8 @@ export function addOperationRoutes(deps: RouteDeps): void {
       path: "/v1/sandboxes/{id}/logs",
       tag: "sandboxes",
       summary: "Read a sandbox's console",
-      description: "What the sandbox's first process wrote, the last 1 MiB at most. Also of an ended one, while its host keeps it.",
+      description:
+        "What the sandbox's first process wrote, the last 1 MiB at most. Also of an ended one, while its host keeps it.",
       scope: "sandbox:read",
       answers: { 200: { description: "The console", mediaType: "text/plain" } },
     },
@@ -71,7 +91,10 @@ export function addOperationRoutes(deps: RouteDeps): void {
       const record = await deps.sandboxes.require(call.caller.scope, call.param("id"));
       const host = await deps.placement.of(record.host);
       const answer = await host.client.logs(record.id, call.signal);
-      call.outgoing.writeHead(200, { "content-type": "text/plain; charset=utf-8", "x-content-type-options": "nosniff" });
+      call.outgoing.writeHead(200, {
+        "content-type": "text/plain; charset=utf-8",
+        "x-content-type-options": "nosniff",
+      });
       if (call.incoming.method === "HEAD") {
         answer.destroy();
         call.outgoing.end();

@@ -22,7 +22,9 @@ const signalSchema = z.strictObject({
     .describe("Sent to the whole process group. Default SIGTERM."),
 });
 
-const inputQuery = z.strictObject({ close: z.enum(["true", "false", "1", "0"]).optional().describe("Close standard input after this.") });
+const inputQuery = z.strictObject({
+  close: z.enum(["true", "false", "1", "0"]).optional().describe("Close standard input after this."),
+});
 
 interface ListedProcess {
   pid: number;
@@ -41,11 +43,19 @@ export function addProcessRoutes(deps: RouteDeps): void {
       tag: "exec",
       summary: "List the commands that run",
       scope: "sandbox:read",
-      answers: { 200: { description: "Commands started through the API and still running", schema: z.object({ items: z.array(processSchema) }) } },
+      answers: {
+        200: {
+          description: "Commands started through the API and still running",
+          schema: z.object({ items: z.array(processSchema) }),
+        },
+      },
     },
     async (call) => {
       const { guest } = await guestFor(deps, call);
-      const { processes = [] } = await processWork("list the processes", guest.unary<{ processes?: ListedProcess[] }>("process.Process/List", {}, call.signal));
+      const { processes = [] } = await processWork(
+        "list the processes",
+        guest.unary<{ processes?: ListedProcess[] }>("process.Process/List", {}, call.signal),
+      );
       return { status: 200, body: { items: processes.map(toProcess) } };
     },
   );
@@ -56,7 +66,8 @@ export function addProcessRoutes(deps: RouteDeps): void {
       path: "/v1/sandboxes/{id}/processes/{process}/output",
       tag: "exec",
       summary: "Follow a command that was started before",
-      description: "`process` is a pid or an exec_id. NDJSON: the output that is still kept first (`dropped_bytes` says how much is not), then what comes, then the end. Leaving does not end the command.",
+      description:
+        "`process` is a pid or an exec_id. NDJSON: the output that is still kept first (`dropped_bytes` says how much is not), then what comes, then the end. Leaving does not end the command.",
       scope: "sandbox:read",
       answers: { 200: { description: "Events, as of exec's stream", mediaType: "application/x-ndjson" } },
     },
@@ -66,7 +77,12 @@ export function addProcessRoutes(deps: RouteDeps): void {
       const named = call.param("process");
       const target = { record, host };
       const process = /^\d{1,10}$/.test(named) ? { pid: Number(named) } : { execId: named };
-      await sendEvents(deps, call, attachExec(target, process, followOptions(deps, target, call.signal)), named);
+      await sendEvents(
+        deps,
+        call,
+        attachExec(target, process, followOptions(deps, target, call.signal)),
+        named,
+      );
       return SENT;
     },
   );
@@ -88,7 +104,10 @@ export function addProcessRoutes(deps: RouteDeps): void {
           const { guest } = await guestFor(deps, call);
           const signal = call.body.signal.replace(/^SIG/, "");
           const message = { process: selector(call), signal: `SIGNAL_SIG${signal}` };
-          await processWork(`send SIG${signal} to process ${call.param("process")}`, guest.unary("process.Process/SendSignal", message, call.signal));
+          await processWork(
+            `send SIG${signal} to process ${call.param("process")}`,
+            guest.unary("process.Process/SendSignal", message, call.signal),
+          );
           return { status: 200, body: { signal: `SIG${signal}` } };
         },
         false,
@@ -105,7 +124,9 @@ export function addProcessRoutes(deps: RouteDeps): void {
       scope: "sandbox:exec",
       query: inputQuery,
       rawBody: "application/octet-stream",
-      answers: { 200: { description: "Written", schema: z.object({ bytes: z.number().int(), closed: z.boolean() }) } },
+      answers: {
+        200: { description: "Written", schema: z.object({ bytes: z.number().int(), closed: z.boolean() }) },
+      },
     },
     async (call) => {
       const input = await readBody(call.incoming, MAX_INPUT_BYTES);
@@ -114,7 +135,10 @@ export function addProcessRoutes(deps: RouteDeps): void {
         { ...call, caller: call.caller, signal: call.signal, rawBody: input },
         async () => {
           const { guest } = await guestFor(deps, call);
-          await processWork(`write to process ${call.param("process")}`, sendInput(guest, call, input, close));
+          await processWork(
+            `write to process ${call.param("process")}`,
+            sendInput(guest, call, input, close),
+          );
           return { status: 200, body: { bytes: input.length, closed: close } };
         },
         false,
@@ -123,7 +147,12 @@ export function addProcessRoutes(deps: RouteDeps): void {
   );
 }
 
-async function sendInput(guest: GuestClient, call: Call<unknown, unknown>, input: Buffer, close: boolean): Promise<void> {
+async function sendInput(
+  guest: GuestClient,
+  call: Call<unknown, unknown>,
+  input: Buffer,
+  close: boolean,
+): Promise<void> {
   const process = selector(call);
   for (let offset = 0; offset < input.length; offset += INPUT_CHUNK_BYTES) {
     const stdin = input.subarray(offset, offset + INPUT_CHUNK_BYTES).toString("base64");
@@ -143,9 +172,13 @@ async function processWork<T>(tried: string, work: Promise<T>): Promise<T> {
   } catch (error) {
     if (!(error instanceof GuestRefusal)) throw error;
     const message = `could not ${tried}: ${error.message}`;
-    if (error.guestCode === "not_found") throw new CodedError("process_not_found", `${message}; list what runs with GET .../processes`, { cause: error });
+    if (error.guestCode === "not_found")
+      throw new CodedError("process_not_found", `${message}; list what runs with GET .../processes`, {
+        cause: error,
+      });
     // The protocol says `internal` when standard input is closed or was never open.
-    if (error.guestCode === "internal" && /stdin/.test(error.message)) throw new CodedError("conflict", message, { cause: error });
+    if (error.guestCode === "internal" && /stdin/.test(error.message))
+      throw new CodedError("conflict", message, { cause: error });
     throw new CodedError(error.code, message, { cause: error });
   }
 }

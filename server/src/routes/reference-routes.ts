@@ -20,7 +20,9 @@ export function addReferenceRoutes({ api }: RouteDeps): void {
       answers: { 200: { description: "The document", mediaType: "application/json" } },
     },
     async (call) => {
-      sendText(call.incoming, call.outgoing, 200, openApiText(document()), { "content-type": "application/json" });
+      sendText(call.incoming, call.outgoing, 200, openApiText(document()), {
+        "content-type": "application/json",
+      });
       return SENT;
     },
   );

@@ -1,4 +1,16 @@
-import { CodedError, createSandboxSchema, LIMITS, newSandboxId, SANDBOX_STATES, type Sandbox, type SandboxState, sandboxSchema, templateNameSchema, tenantSchema, updateLifecycleSchema } from "@torpor/protocol";
+import {
+  CodedError,
+  createSandboxSchema,
+  LIMITS,
+  newSandboxId,
+  SANDBOX_STATES,
+  type Sandbox,
+  type SandboxState,
+  sandboxSchema,
+  templateNameSchema,
+  tenantSchema,
+  updateLifecycleSchema,
+} from "@torpor/protocol";
 import { z } from "zod";
 import { type Answer, type Call, keptAnswer, routeOf } from "../http/api.ts";
 import type { KeyedRun } from "../http/idempotency.ts";
@@ -9,7 +21,17 @@ import type { RouteDeps } from "./route-deps.ts";
 /** How long a retried create waits for one that a server which died left half-done. */
 const RESUME_WAIT_MS = 45_000;
 
-const lifecycleSchema = sandboxSchema.pick({ id: true, state: true, reason: true, on_expire: true, created_at: true, expires_at: true, idle_at: true, last_activity_at: true, ended_at: true });
+const lifecycleSchema = sandboxSchema.pick({
+  id: true,
+  state: true,
+  reason: true,
+  on_expire: true,
+  created_at: true,
+  expires_at: true,
+  idle_at: true,
+  last_activity_at: true,
+  ended_at: true,
+});
 
 const LIVE_STATES = SANDBOX_STATES.filter((state) => state !== "destroyed");
 
@@ -20,7 +42,10 @@ const statesSchema = z
     const states = text.split(",").map((state) => state.trim());
     const unknown = states.find((state) => !SANDBOX_STATES.some((known) => known === state));
     if (unknown !== undefined) {
-      context.addIssue({ code: "custom", message: `must be 'all' or states separated by commas out of ${SANDBOX_STATES.join(", ")}` });
+      context.addIssue({
+        code: "custom",
+        message: `must be 'all' or states separated by commas out of ${SANDBOX_STATES.join(", ")}`,
+      });
       return z.NEVER;
     }
     return states as SandboxState[];
@@ -32,7 +57,13 @@ const listQuery = z
     state: statesSchema.optional(),
     tenant: tenantSchema.optional(),
     template: templateNameSchema.optional(),
-    limit: z.coerce.number({ error: "must be a whole number" }).int("must be a whole number").min(1).max(LIMITS.maxPageSize).optional().describe(`Items on a page, 1 to ${LIMITS.maxPageSize}. Default ${LIMITS.defaultPageSize}.`),
+    limit: z.coerce
+      .number({ error: "must be a whole number" })
+      .int("must be a whole number")
+      .min(1)
+      .max(LIMITS.maxPageSize)
+      .optional()
+      .describe(`Items on a page, 1 to ${LIMITS.maxPageSize}. Default ${LIMITS.defaultPageSize}.`),
     cursor: z.string().max(512).optional().describe("`next_cursor` of the previous page."),
   })
   .catchall(z.string());
@@ -40,7 +71,10 @@ const listQuery = z
 /** Create, list, get and delete sandboxes, and move their deadline. */
 export function addSandboxRoutes(deps: RouteDeps): void {
   const { api, sandboxes, sandboxStore } = deps;
-  const shown = (record: SandboxRecord): Sandbox => ({ ...toSandbox(record), last_activity_at: new Date(deps.activity.lastActivityAt(record)).toISOString() });
+  const shown = (record: SandboxRecord): Sandbox => ({
+    ...toSandbox(record),
+    last_activity_at: new Date(deps.activity.lastActivityAt(record)).toISOString(),
+  });
 
   api.add(
     {
@@ -56,7 +90,9 @@ export function addSandboxRoutes(deps: RouteDeps): void {
     },
     async (call) => {
       if (call.idempotencyKey !== undefined) return await createOnce(deps, call, shown);
-      const record = await sandboxes.create(call.caller.scope, call.body, { isAbandoned: () => call.outgoing.destroyed });
+      const record = await sandboxes.create(call.caller.scope, call.body, {
+        isAbandoned: () => call.outgoing.destroyed,
+      });
       call.note({ sandboxId: record.id, tenant: record.tenant });
       return { status: 201, body: shown(record) };
     },
@@ -68,13 +104,26 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       path: "/v1/sandboxes",
       tag: "sandboxes",
       summary: "List sandboxes, newest first",
-      description: "Filters: state, tenant, template, and `metadata.<key>=<value>` (several must all match). Reads records only: it wakes and extends nothing.",
+      description:
+        "Filters: state, tenant, template, and `metadata.<key>=<value>` (several must all match). Reads records only: it wakes and extends nothing.",
       scope: "sandbox:read",
       query: listQuery,
-      answers: { 200: { description: "One page", schema: z.object({ items: z.array(sandboxSchema), next_cursor: z.string().nullable() }) } },
+      answers: {
+        200: {
+          description: "One page",
+          schema: z.object({ items: z.array(sandboxSchema), next_cursor: z.string().nullable() }),
+        },
+      },
     },
     async (call) => {
-      const { state = LIVE_STATES, tenant, template, limit = LIMITS.defaultPageSize, cursor, ...others } = call.query;
+      const {
+        state = LIVE_STATES,
+        tenant,
+        template,
+        limit = LIMITS.defaultPageSize,
+        cursor,
+        ...others
+      } = call.query;
       const page = await sandboxStore.list(call.caller.scope, {
         states: state,
         metadata: metadataFilter(others),
@@ -97,7 +146,10 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       scope: "sandbox:read",
       answers: { 200: { description: "The sandbox", schema: sandboxSchema } },
     },
-    async (call) => ({ status: 200, body: shown(await sandboxes.require(call.caller.scope, call.param("id"))) }),
+    async (call) => ({
+      status: 200,
+      body: shown(await sandboxes.require(call.caller.scope, call.param("id"))),
+    }),
   );
 
   api.add(
@@ -106,7 +158,8 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       path: "/v1/sandboxes/{id}",
       tag: "sandboxes",
       summary: "Destroy a sandbox",
-      description: "Legal in every state; answers when it is gone, with its final record. Again: the same record.",
+      description:
+        "Legal in every state; answers when it is gone, with its final record. Again: the same record.",
       scope: "sandbox:write",
       answers: { 200: { description: "The final record", schema: sandboxSchema } },
     },
@@ -125,7 +178,10 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       scope: "sandbox:read",
       answers: { 200: { description: "State and deadlines", schema: lifecycleSchema } },
     },
-    async (call) => ({ status: 200, body: lifecycleSchema.parse(shown(await sandboxes.require(call.caller.scope, call.param("id")))) }),
+    async (call) => ({
+      status: 200,
+      body: lifecycleSchema.parse(shown(await sandboxes.require(call.caller.scope, call.param("id")))),
+    }),
   );
 
   api.add(
@@ -147,7 +203,11 @@ export function addSandboxRoutes(deps: RouteDeps): void {
   );
 }
 
-async function createOnce(deps: RouteDeps, call: Call<unknown, z.output<typeof createSandboxSchema>>, shown: (record: SandboxRecord) => Sandbox): Promise<Answer> {
+async function createOnce(
+  deps: RouteDeps,
+  call: Call<unknown, z.output<typeof createSandboxSchema>>,
+  shown: (record: SandboxRecord) => Sandbox,
+): Promise<Answer> {
   const { scope } = call.caller;
   const answer = (record: SandboxRecord): { status: number; body: string } => {
     call.note({ sandboxId: record.id, tenant: record.tenant });
@@ -171,7 +231,11 @@ async function createOnce(deps: RouteDeps, call: Call<unknown, z.output<typeof c
 }
 
 /** What became of a create whose server died: the sandbox once it is settled, or undefined when it was undone. */
-async function resumedCreate(deps: RouteDeps, call: Call<unknown, unknown>, run: KeyedRun): Promise<SandboxRecord | undefined> {
+async function resumedCreate(
+  deps: RouteDeps,
+  call: Call<unknown, unknown>,
+  run: KeyedRun,
+): Promise<SandboxRecord | undefined> {
   if (run.progress === null) return undefined;
   const until = deps.clock.monotonic() + RESUME_WAIT_MS;
   for (;;) {
@@ -179,7 +243,10 @@ async function resumedCreate(deps: RouteDeps, call: Call<unknown, unknown>, run:
     if (record === undefined || record.reason === "create_failed") return undefined;
     if (record.state !== "creating") return record;
     if (deps.clock.monotonic() > until || call.signal.aborted) {
-      throw new CodedError("idempotency_in_progress", `sandbox ${record.id} of the first request with this key is still being settled after a server restart; send the same again`);
+      throw new CodedError(
+        "idempotency_in_progress",
+        `sandbox ${record.id} of the first request with this key is still being settled after a server restart; send the same again`,
+      );
     }
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
@@ -189,10 +256,25 @@ function metadataFilter(query: Record<string, string>): Record<string, string> {
   const filter: Record<string, string> = {};
   const unknown: { path: string; message: string }[] = [];
   for (const [name, value] of Object.entries(query)) {
-    if (name.startsWith("metadata.") && name.length > "metadata.".length) filter[name.slice("metadata.".length)] = value;
-    else unknown.push({ path: name.slice(0, 100), message: "is not a query parameter of this request; accepted: state, tenant, template, metadata.<key>, limit, cursor" });
+    if (name.startsWith("metadata.") && name.length > "metadata.".length)
+      filter[name.slice("metadata.".length)] = value;
+    else
+      unknown.push({
+        path: name.slice(0, 100),
+        message:
+          "is not a query parameter of this request; accepted: state, tenant, template, metadata.<key>, limit, cursor",
+      });
   }
-  if (Object.keys(filter).length > LIMITS.maxMetadataEntries) unknown.push({ path: "metadata", message: `at most ${LIMITS.maxMetadataEntries} pairs can be asked for` });
-  if (unknown.length > 0) throw new CodedError("invalid_request", unknown.map(({ path, message }) => `${path} ${message}`).join("; "), { details: { issues: unknown } });
+  if (Object.keys(filter).length > LIMITS.maxMetadataEntries)
+    unknown.push({
+      path: "metadata",
+      message: `at most ${LIMITS.maxMetadataEntries} pairs can be asked for`,
+    });
+  if (unknown.length > 0)
+    throw new CodedError(
+      "invalid_request",
+      unknown.map(({ path, message }) => `${path} ${message}`).join("; "),
+      { details: { issues: unknown } },
+    );
   return filter;
 }

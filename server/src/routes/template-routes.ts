@@ -16,7 +16,12 @@ export function addTemplateRoutes(deps: RouteDeps): void {
       tag: "templates",
       summary: "List templates",
       scope: "sandbox:read",
-      answers: { 200: { description: "Templates that can be used", schema: z.object({ items: z.array(templateSchema) }) } },
+      answers: {
+        200: {
+          description: "Templates that can be used",
+          schema: z.object({ items: z.array(templateSchema) }),
+        },
+      },
     },
     async () => ({ status: 200, body: { items: await (await anyHost(deps)).listTemplates() } }),
   );
@@ -36,7 +41,10 @@ export function addTemplateRoutes(deps: RouteDeps): void {
       const template: Template | undefined = templates.find((candidate) => candidate.name === name);
       if (template === undefined) {
         const known = templates.map((candidate) => candidate.name).join(", ");
-        throw new CodedError("template_not_found", `there is no template ${name.slice(0, 80)}; built are: ${known === "" ? "none yet" : known}`);
+        throw new CodedError(
+          "template_not_found",
+          `there is no template ${name.slice(0, 80)}; built are: ${known === "" ? "none yet" : known}`,
+        );
       }
       return { status: 200, body: template };
     },
@@ -48,14 +56,19 @@ export function addTemplateRoutes(deps: RouteDeps): void {
       path: "/v1/templates/{name}/build",
       tag: "templates",
       summary: "Build a template",
-      description: "NDJSON: `progress` lines, then `done` or `error`. Templates are addressed by content, so building one that exists is quick and harmless: an Idempotency-Key adds nothing.",
+      description:
+        "NDJSON: `progress` lines, then `done` or `error`. Templates are addressed by content, so building one that exists is quick and harmless: an Idempotency-Key adds nothing.",
       scope: "template:write",
       answers: { 200: { description: "Progress", mediaType: "application/x-ndjson" } },
     },
     async (call) => {
       const host = await anyHost(deps);
       const answer = await host.buildTemplate(templateName(call), Buffer.alloc(0), call.signal);
-      call.outgoing.writeHead(200, { "content-type": "application/x-ndjson", "cache-control": "no-cache, no-transform", "x-accel-buffering": "no" });
+      call.outgoing.writeHead(200, {
+        "content-type": "application/x-ndjson",
+        "cache-control": "no-cache, no-transform",
+        "x-accel-buffering": "no",
+      });
       call.outgoing.flushHeaders();
       await pipeline(answer, call.outgoing);
       return SENT;

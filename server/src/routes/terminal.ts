@@ -14,13 +14,22 @@ import type { RouteDeps } from "./route-deps.ts";
 
 const PATH_PATTERN = /^\/v1\/sandboxes\/([^/]+)\/pty$/;
 
-const cells = z.coerce.number({ error: "must be a whole number" }).int("must be a whole number").min(1).max(1_000);
+const cells = z.coerce
+  .number({ error: "must be a whole number" })
+  .int("must be a whole number")
+  .min(1)
+  .max(1_000);
 
 /** Query of the terminal's WebSocket. */
-export const terminalQuery = z.strictObject({
+const terminalQuery = z.strictObject({
   cols: cells.default(80),
   rows: cells.default(24),
-  cmd: z.string().min(1).max(32_768).optional().describe("Run by a login shell. Default: an interactive login shell."),
+  cmd: z
+    .string()
+    .min(1)
+    .max(32_768)
+    .optional()
+    .describe("Run by a login shell. Default: an interactive login shell."),
   cwd: guestPathSchema.optional(),
   user: userName,
 });
@@ -40,26 +49,50 @@ const PING_EVERY_MS = 20_000;
  * sends text `{type: "resize", cols, rows}`; the server ends with text `{type: "exit", exit_code, signal}` and closes.
  * A refusal is an ordinary HTTP answer with the error envelope. Leaving ends the command.
  */
-export function serveTerminals(server: Server, deps: RouteDeps, authenticator: Authenticator): { close(): void } {
-  const sockets = new WebSocketServer({ noServer: true, maxPayload: MAX_MESSAGE_BYTES, perMessageDeflate: false });
+export function serveTerminals(
+  server: Server,
+  deps: RouteDeps,
+  authenticator: Authenticator,
+): { close(): void } {
+  const sockets = new WebSocketServer({
+    noServer: true,
+    maxPayload: MAX_MESSAGE_BYTES,
+    perMessageDeflate: false,
+  });
   server.on("upgrade", (incoming, connection, head) => {
     const requestId = requestIdOf(incoming);
     connection.on("error", () => connection.destroy());
-    open(incoming, connection, head).catch((error: unknown) => refuse(connection, toCodedError(error, deps.log, requestId), requestId));
+    open(incoming, connection, head).catch((error: unknown) =>
+      refuse(connection, toCodedError(error, deps.log, requestId), requestId),
+    );
   });
 
   async function open(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
     const url = new URL(incoming.url ?? "", "http://server");
     const id = PATH_PATTERN.exec(url.pathname)?.[1];
-    if (id === undefined) throw new CodedError("not_found", `there is no WebSocket at ${url.pathname.slice(0, 200)}; terminals are at /v1/sandboxes/{id}/pty`);
+    if (id === undefined)
+      throw new CodedError(
+        "not_found",
+        `there is no WebSocket at ${url.pathname.slice(0, 200)}; terminals are at /v1/sandboxes/{id}/pty`,
+      );
     const caller = await authenticator.authenticate(incoming.headers, "sandbox:exec");
     const query = checkInput(terminalQuery, Object.fromEntries(url.searchParams), "query");
     const { record, host } = await deps.sandboxes.requireRunning(caller.scope, decodeURIComponent(id));
     deps.activity.note(record);
     sockets.handleUpgrade(incoming, connection, head, (socket) => {
-      const terminal = new Terminal(socket, new GuestClient(host.client, record.id), () => deps.activity.note(record));
+      const terminal = new Terminal(socket, new GuestClient(host.client, record.id), () =>
+        deps.activity.note(record),
+      );
       const startedAt = deps.clock.monotonic();
-      void terminal.run(query).then((outcome) => deps.log.info({ op: "pty", outcome, durationMs: deps.clock.monotonic() - startedAt, sandboxId: record.id, tenant: record.tenant }));
+      void terminal.run(query).then((outcome) =>
+        deps.log.info({
+          op: "pty",
+          outcome,
+          durationMs: deps.clock.monotonic() - startedAt,
+          sandboxId: record.id,
+          tenant: record.tenant,
+        }),
+      );
     });
   }
 
@@ -118,12 +151,16 @@ class Terminal {
     const torpor: NonNullable<StartRequest["torpor"]> = { execId: this.#execId, killOnDisconnect: true };
     if (user !== undefined) torpor.user = user;
     try {
-      for await (const event of this.#guest.start({ process, pty: { size: { cols, rows } }, stdin: true, torpor }, { signal: this.#left.signal })) {
+      for await (const event of this.#guest.start(
+        { process, pty: { size: { cols, rows } }, stdin: true, torpor },
+        { signal: this.#left.signal },
+      )) {
         if (event.start !== undefined) this.#started = true;
         const bytes = event.data?.pty ?? event.data?.stdout;
         if (bytes !== undefined) await this.#send(Buffer.from(bytes, "base64"));
         if (event.end !== undefined) {
-          const exitCode = event.end.torpor === undefined ? (event.end.exitCode ?? null) : event.end.torpor.exitCode;
+          const exitCode =
+            event.end.torpor === undefined ? (event.end.exitCode ?? null) : event.end.torpor.exitCode;
           await this.#finish({ type: "exit", exit_code: exitCode, signal: event.end.torpor?.signal ?? null });
           return "exited";
         }
@@ -131,8 +168,15 @@ class Terminal {
       throw new Error("the sandbox ended the terminal without saying how");
     } catch (error) {
       if (this.#left.signal.aborted) return "client left";
-      const message = error instanceof CodedError ? error.message : "the connection into the sandbox broke; the sandbox may have ended";
-      await this.#finish({ type: "error", code: error instanceof CodedError ? error.code : "guest_unavailable", message }).catch(() => {});
+      const message =
+        error instanceof CodedError
+          ? error.message
+          : "the connection into the sandbox broke; the sandbox may have ended";
+      await this.#finish({
+        type: "error",
+        code: error instanceof CodedError ? error.code : "guest_unavailable",
+        message,
+      }).catch(() => {});
       return "failed";
     } finally {
       stopPinging();
@@ -142,7 +186,9 @@ class Terminal {
   /** Resolves once the bytes have left, so that a client that does not read slows the command down. */
   #send(data: Buffer | string): Promise<void> {
     return new Promise((resolve, reject) => {
-      this.#socket.send(data, { binary: typeof data !== "string" }, (error) => (error ? reject(error) : resolve()));
+      this.#socket.send(data, { binary: typeof data !== "string" }, (error) =>
+        error ? reject(error) : resolve(),
+      );
     });
   }
 
@@ -153,14 +199,22 @@ class Terminal {
 
   #receive(data: RawData, isBinary: boolean): void {
     this.#onActivity();
-    const bytes = Array.isArray(data) ? Buffer.concat(data) : Buffer.isBuffer(data) ? data : Buffer.from(data);
+    const bytes = Array.isArray(data)
+      ? Buffer.concat(data)
+      : Buffer.isBuffer(data)
+        ? data
+        : Buffer.from(data);
     if (!isBinary) return this.#control(bytes.toString("utf8"));
     this.#waitingBytes += bytes.length;
     if (this.#waitingBytes > MAX_WAITING_INPUT_BYTES) this.#socket.pause();
     this.#enqueue(async () => {
       for (let offset = 0; offset < bytes.length; offset += INPUT_CHUNK_BYTES) {
         const pty = bytes.subarray(offset, offset + INPUT_CHUNK_BYTES).toString("base64");
-        await this.#guest.unary("process.Process/SendInput", { process: this.#selector(), input: { pty } }, this.#left.signal);
+        await this.#guest.unary(
+          "process.Process/SendInput",
+          { process: this.#selector(), input: { pty } },
+          this.#left.signal,
+        );
       }
       this.#waitingBytes -= bytes.length;
       if (this.#waitingBytes <= MAX_WAITING_INPUT_BYTES) this.#socket.resume();
@@ -179,7 +233,13 @@ class Terminal {
       return;
     }
     const { cols, rows } = message.data;
-    this.#enqueue(() => this.#guest.unary("process.Process/Update", { process: this.#selector(), pty: { size: { cols, rows } } }, this.#left.signal));
+    this.#enqueue(() =>
+      this.#guest.unary(
+        "process.Process/Update",
+        { process: this.#selector(), pty: { size: { cols, rows } } },
+        this.#left.signal,
+      ),
+    );
   }
 
   #selector(): { torpor: { execId: string } } {
@@ -188,10 +248,13 @@ class Terminal {
 
   /** Input keeps its order: each step waits for the one before. What the guest refuses, the command's end explains. */
   #enqueue(step: () => Promise<unknown>): void {
-    this.#input = this.#input.then(async () => {
-      for (let tries = 0; !this.#started && tries < 200 && !this.#left.signal.aborted; tries += 1) await new Promise((resolve) => setTimeout(resolve, 10));
-      await step();
-    }).catch(() => {});
+    this.#input = this.#input
+      .then(async () => {
+        for (let tries = 0; !this.#started && tries < 200 && !this.#left.signal.aborted; tries += 1)
+          await new Promise((resolve) => setTimeout(resolve, 10));
+        await step();
+      })
+      .catch(() => {});
   }
 
   #ping(): () => void {

@@ -71,7 +71,8 @@ export class HostWatch {
         });
       } catch (error) {
         if (this.#closing.signal.aborted) break;
-        if (this.#connected || backoffMs === FIRST_BACKOFF_MS) log.warn({ op: "host.watch", outcome: "disconnected", err: error });
+        if (this.#connected || backoffMs === FIRST_BACKOFF_MS)
+          log.warn({ op: "host.watch", outcome: "disconnected", err: error });
         this.#connected = false;
       }
       await this.#pause(backoffMs, clock);
@@ -101,7 +102,13 @@ export class HostWatch {
     for (;;) {
       const startedAt = clock.monotonic();
       await this.reconcile(host);
-      if (!this.#connected) log.info({ op: "host.watch", outcome: "connected", host: host.hostId, durationMs: clock.monotonic() - startedAt });
+      if (!this.#connected)
+        log.info({
+          op: "host.watch",
+          outcome: "connected",
+          host: host.hostId,
+          durationMs: clock.monotonic() - startedAt,
+        });
       this.#connected = true;
       onConnected();
       const untilNext = this.#sawNewborn ? Math.min(newbornGraceMs, reconcileEveryMs) : reconcileEveryMs;
@@ -118,14 +125,22 @@ export class HostWatch {
     }
   }
 
-  async #poll(host: PlacedHost, after: number, waitMs: number): Promise<{ events: HostEvent[]; lastSeq: number } | "woken"> {
-    if (this.#wake.signal.aborted) this.#wake = new AbortController();
+  async #poll(
+    host: PlacedHost,
+    after: number,
+    waitMs: number,
+  ): Promise<{ events: HostEvent[]; lastSeq: number } | "woken"> {
+    if (this.#closing.signal.aborted) return "woken";
+    if (this.#wake.signal.aborted) {
+      this.#wake = new AbortController();
+      return "woken"; // asked for while the last turn was still under way
+    }
     const wake = this.#wake.signal;
     try {
-      const { events, last_seq } = await host.client.events(after, waitMs, AbortSignal.any([wake, this.#closing.signal]));
+      const { events, last_seq } = await host.client.events(after, waitMs, wake);
       return { events, lastSeq: last_seq };
     } catch (error) {
-      if (wake.aborted || this.#closing.signal.aborted) return "woken";
+      if (wake.aborted) return "woken";
       throw error;
     }
   }
@@ -149,7 +164,8 @@ export class HostWatch {
     else if (event.type === "ended") {
       const ended = await sandboxes.noteEnded(record, event.machine);
       log.info({ op: "sandbox.ended", outcome: ended.reason, sandboxId: ended.id, tenant: ended.tenant });
-    } else if (event.type === "deadline_changed") await store.setDeadline(record, event.machine.deadline_unix_ms);
+    } else if (event.type === "deadline_changed")
+      await store.setDeadline(record, event.machine.deadline_unix_ms);
   }
 
   /**
@@ -159,9 +175,12 @@ export class HostWatch {
   async reconcile(host: PlacedHost): Promise<void> {
     const { store } = this.#options;
     this.#sawNewborn = false;
-    const machines = new Map((await host.client.listMachines(this.#closing.signal)).map((machine) => [machine.id, machine]));
+    const machines = new Map(
+      (await host.client.listMachines(this.#closing.signal)).map((machine) => [machine.id, machine]),
+    );
     const records = await store.liveOnHost(host.scope);
-    for (const record of records) await this.#unlessRefused(record.id, () => this.#settle(host, record, machines.get(record.id)));
+    for (const record of records)
+      await this.#unlessRefused(record.id, () => this.#settle(host, record, machines.get(record.id)));
     const known = new Set(records.map((record) => record.id));
     for (const machine of machines.values()) {
       if (!known.has(machine.id) && (machine.state === "running" || machine.state === "creating")) {
@@ -175,7 +194,12 @@ export class HostWatch {
     try {
       await step();
     } catch (error) {
-      if (!(error instanceof CodedError) || error.code === "host_unavailable" || error.code === "client_closed_request") throw error;
+      if (
+        !(error instanceof CodedError) ||
+        error.code === "host_unavailable" ||
+        error.code === "client_closed_request"
+      )
+        throw error;
       this.#options.log.warn({ op: "sandbox.reconcile", outcome: error.code, sandboxId: id, err: error });
     }
   }
@@ -194,7 +218,9 @@ export class HostWatch {
       log.warn({ op: "sandbox.reconcile", outcome: reason, sandboxId: record.id, tenant: record.tenant });
       await sandboxes.noteGone(record, reason);
     } else if (machine.state === "ended") {
-      await (record.state === "creating" ? sandboxes.noteGone(record, "create_failed", machine) : sandboxes.noteEnded(record, machine));
+      await (record.state === "creating"
+        ? sandboxes.noteGone(record, "create_failed", machine)
+        : sandboxes.noteEnded(record, machine));
     } else if (machine.state === "running" && record.state === "creating") {
       await sandboxes.adopt(record, machine);
     } else if (machine.state === "running" && record.expiresAt !== machine.deadline_unix_ms) {
@@ -214,7 +240,12 @@ export class HostWatch {
     if (this.#isNewborn(Date.parse(machine.created_at))) return;
     const record = await store.findOnHost(host.scope, machine.id);
     if (record !== undefined && record.state !== "destroyed") return; // made since the lists were read
-    log.warn({ op: "sandbox.reconcile", outcome: "orphan removed", sandboxId: machine.id, tenant: machine.tenant });
+    log.warn({
+      op: "sandbox.reconcile",
+      outcome: "orphan removed",
+      sandboxId: machine.id,
+      tenant: machine.tenant,
+    });
     await host.client.deleteMachine(machine.id, record?.reason ?? "host_lost");
   }
 }

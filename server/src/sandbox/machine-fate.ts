@@ -15,24 +15,43 @@ export interface LostFate {
 const ASK_EVERY_MS = 50;
 
 /** Asks the host, for at most `waitMs`, until it knows that the machine has ended: it may notice later than we do. */
-export async function machineFate(host: PlacedHost, record: SandboxRecord, waitMs: number): Promise<LostFate> {
+export async function machineFate(
+  host: PlacedHost,
+  record: SandboxRecord,
+  waitMs: number,
+): Promise<LostFate> {
   const until = performance.now() + waitMs;
   for (;;) {
     let machine: Machine | undefined;
     try {
       machine = await host.client.findMachine(record.id);
     } catch {
-      return { ended: false, reason: "unknown", message: "the host of the sandbox stopped answering, so it is not known how far the command came" };
+      return {
+        ended: false,
+        reason: "unknown",
+        message: "the host of the sandbox stopped answering, so it is not known how far the command came",
+      };
     }
-    if (machine === undefined) return { ended: true, reason: "host_lost", message: `the host no longer knows sandbox ${record.id}` };
+    if (machine === undefined)
+      return { ended: true, reason: "host_lost", message: `the host no longer knows sandbox ${record.id}` };
     if (machine.state === "ended" || machine.state === "ending") {
       const reason = machine.reason ?? "runtime_crashed";
       if (machine.state === "ended" || performance.now() >= until) {
         const detail = machine.message === null ? "" : `: ${machine.message}`;
-        return { ended: machine.state === "ended", reason, message: `sandbox ${record.id} ended (${reason})${detail}`, machine };
+        return {
+          ended: machine.state === "ended",
+          reason,
+          message: `sandbox ${record.id} ended (${reason})${detail}`,
+          machine,
+        };
       }
     } else if (performance.now() >= until) {
-      return { ended: false, reason: "unknown", message: `the connection into sandbox ${record.id} broke, though the sandbox still runs; see its processes before running the command again`, machine };
+      return {
+        ended: false,
+        reason: "unknown",
+        message: `the connection into sandbox ${record.id} broke, though the sandbox still runs; see its processes before running the command again`,
+        machine,
+      };
     }
     await new Promise((resolve) => setTimeout(resolve, ASK_EVERY_MS));
   }

@@ -56,9 +56,17 @@ export class Sandboxes {
   }
 
   /** Makes a sandbox and resolves when it is usable. @throws CodedError what the host refused, after undoing it. */
-  async create(scope: TenantScope, request: CreateSandboxRequest, options: CreateOptions = {}): Promise<SandboxRecord> {
+  async create(
+    scope: TenantScope,
+    request: CreateSandboxRequest,
+    options: CreateOptions = {},
+  ): Promise<SandboxRecord> {
     const tenant = tenantOf(scope, request);
-    const host = await this.#placement.choose({ cpu: request.cpu, memoryMb: request.memory_mb, diskMb: request.disk_mb });
+    const host = await this.#placement.choose({
+      cpu: request.cpu,
+      memoryMb: request.memory_mb,
+      diskMb: request.disk_mb,
+    });
     const id = options.id ?? newSandboxId();
     this.#creating.add(id);
     try {
@@ -83,7 +91,12 @@ export class Sandboxes {
     }
   }
 
-  async #make(record: SandboxRecord, host: PlacedHost, request: CreateSandboxRequest, isAbandoned?: () => boolean): Promise<SandboxRecord> {
+  async #make(
+    record: SandboxRecord,
+    host: PlacedHost,
+    request: CreateSandboxRequest,
+    isAbandoned?: () => boolean,
+  ): Promise<SandboxRecord> {
     let machine: Machine;
     try {
       machine = await host.client.putMachine(record.id, {
@@ -99,7 +112,10 @@ export class Sandboxes {
         on_expire: record.onExpire,
       });
       if (machine.state !== "running") {
-        throw new CodedError("capacity_exhausted", `sandbox ${record.id} ended before it was usable: ${machine.message ?? machine.reason ?? machine.state}; try again`);
+        throw new CodedError(
+          "capacity_exhausted",
+          `sandbox ${record.id} ended before it was usable: ${machine.message ?? machine.reason ?? machine.state}; try again`,
+        );
       }
     } catch (error) {
       await this.#undoCreate(record, error);
@@ -112,7 +128,12 @@ export class Sandboxes {
       throw sandboxEnded(running);
     }
     if (isAbandoned?.() === true) {
-      this.#log.info({ op: "sandbox.create", outcome: "abandoned", sandboxId: record.id, tenant: record.tenant });
+      this.#log.info({
+        op: "sandbox.create",
+        outcome: "abandoned",
+        sandboxId: record.id,
+        tenant: record.tenant,
+      });
       return await this.destroy(running, "abandoned");
     }
     return running;
@@ -135,7 +156,12 @@ export class Sandboxes {
       const unreachable = cause instanceof CodedError && cause.code === "host_unavailable";
       if (destroying !== undefined && !unreachable) await this.#finishDestroy(destroying);
     } catch (error) {
-      this.#log.warn({ op: "sandbox.create.undo", outcome: "left to reconciliation", sandboxId: record.id, err: error });
+      this.#log.warn({
+        op: "sandbox.create.undo",
+        outcome: "left to reconciliation",
+        sandboxId: record.id,
+        err: error,
+      });
     }
   }
 
@@ -151,7 +177,11 @@ export class Sandboxes {
     const record = await this.require(scope, id);
     if (isEnding(record.state)) throw sandboxEnded(record);
     if (record.state !== "running") {
-      throw new CodedError("conflict", `sandbox ${id} is ${record.state}, so it cannot work yet; wait for the create to answer`, { details: { state: record.state } });
+      throw new CodedError(
+        "conflict",
+        `sandbox ${id} is ${record.state}, so it cannot work yet; wait for the create to answer`,
+        { details: { state: record.state } },
+      );
     }
     return { record, host: await this.#placement.of(record.host) };
   }
@@ -192,7 +222,10 @@ export class Sandboxes {
     const ownReason = record.reason === "create_failed" || record.reason === "abandoned";
     const reason = ownReason ? record.reason : (machine?.reason ?? record.reason ?? "user");
     const endedAt = machine?.ended_at == null ? this.#clock.now() : Date.parse(machine.ended_at);
-    const ended = await this.#store.advance(record, "destroyed", { endedAt, ...(reason === null ? {} : { reason }) });
+    const ended = await this.#store.advance(record, "destroyed", {
+      endedAt,
+      ...(reason === null ? {} : { reason }),
+    });
     return ended ?? (await this.#reload(record));
   }
 
@@ -240,12 +273,17 @@ function tenantOf(scope: TenantScope, request: CreateSandboxRequest): string {
     const checked = tenantSchema.safeParse(fromMetadata);
     if (!checked.success) {
       const message = checked.error.issues[0]?.message ?? "is not a tenant name";
-      throw new CodedError("invalid_request", `metadata.tenant_id ${message}`, { details: { issues: [{ path: "metadata.tenant_id", message }] } });
+      throw new CodedError("invalid_request", `metadata.tenant_id ${message}`, {
+        details: { issues: [{ path: "metadata.tenant_id", message }] },
+      });
     }
   }
   if (scope.tenant === null) return named ?? scope.account;
   if (named !== undefined && named !== scope.tenant) {
-    throw new CodedError("permission_denied", `this API key is bound to tenant ${scope.tenant}, so it cannot create a sandbox of tenant ${named}; leave the tenant out or use a key of that tenant`);
+    throw new CodedError(
+      "permission_denied",
+      `this API key is bound to tenant ${scope.tenant}, so it cannot create a sandbox of tenant ${named}; leave the tenant out or use a key of that tenant`,
+    );
   }
   return scope.tenant;
 }

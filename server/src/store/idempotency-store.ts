@@ -27,10 +27,25 @@ export class IdempotencyStore {
   }
 
   /** Takes the slot, or gives the row of the request that has it. */
-  async claim(slot: IdempotencySlot, bodyHash: string, owner: string, now: number, progress: string | null): Promise<IdempotencyRow | "claimed"> {
+  async claim(
+    slot: IdempotencySlot,
+    bodyHash: string,
+    owner: string,
+    now: number,
+    progress: string | null,
+  ): Promise<IdempotencyRow | "claimed"> {
     const inserted = await this.#db
       .insertInto("idempotency")
-      .values({ ...slot, body_hash: bodyHash, owner, heartbeat_at: now, created_at: now, progress, status: null, body: null })
+      .values({
+        ...slot,
+        body_hash: bodyHash,
+        owner,
+        heartbeat_at: now,
+        created_at: now,
+        progress,
+        status: null,
+        body: null,
+      })
       .onConflict((conflict) => conflict.doNothing())
       .executeTakeFirst();
     if (Number(inserted.numInsertedOrUpdatedRows ?? 0n) === 1) return "claimed";
@@ -68,7 +83,12 @@ export class IdempotencyStore {
 
   /** Says that `owner` still runs its unfinished requests. */
   async heartbeat(owner: string, now: number): Promise<void> {
-    await this.#db.updateTable("idempotency").set({ heartbeat_at: now }).where("owner", "=", owner).where("status", "is", null).execute();
+    await this.#db
+      .updateTable("idempotency")
+      .set({ heartbeat_at: now })
+      .where("owner", "=", owner)
+      .where("status", "is", null)
+      .execute();
   }
 
   /** Forgets at most `limit` keys made before `before`. @returns how many. */
@@ -80,11 +100,20 @@ export class IdempotencyStore {
       .orderBy("created_at")
       .limit(limit)
       .execute();
-    for (const slot of old) await this.#at(this.#db.deleteFrom("idempotency"), slot).where("created_at", "<", before).execute();
+    for (const slot of old)
+      await this.#at(this.#db.deleteFrom("idempotency"), slot).where("created_at", "<", before).execute();
     return old.length;
   }
 
-  #at<Query extends { where(column: "account" | "tenant" | "route" | "key", operator: "=", value: string): Query }>(query: Query, slot: IdempotencySlot): Query {
-    return query.where("account", "=", slot.account).where("tenant", "=", slot.tenant).where("route", "=", slot.route).where("key", "=", slot.key);
+  #at<
+    Query extends {
+      where(column: "account" | "tenant" | "route" | "key", operator: "=", value: string): Query;
+    },
+  >(query: Query, slot: IdempotencySlot): Query {
+    return query
+      .where("account", "=", slot.account)
+      .where("tenant", "=", slot.tenant)
+      .where("route", "=", slot.route)
+      .where("key", "=", slot.key);
   }
 }

@@ -46,7 +46,8 @@ function toKeyRecord(row: Selectable<KeyTable>): KeyRecord {
   };
 }
 
-const isoOrNull = (unixMs: number | null): string | null => (unixMs === null ? null : new Date(unixMs).toISOString());
+const isoOrNull = (unixMs: number | null): string | null =>
+  unixMs === null ? null : new Date(unixMs).toISOString();
 
 /** Record to what the API shows: never the key or its hash. */
 export function toApiKey(record: KeyRecord): ApiKey {
@@ -105,10 +106,19 @@ export class KeyStore {
 
   /** Revokes one of the caller's keys; a second time changes nothing. @returns undefined when it is not the caller's. */
   async revoke(scope: TenantScope, id: string, revokedAt: number): Promise<KeyRecord | undefined> {
-    let update = this.#db.updateTable("api_keys").set({ revoked_at: revokedAt }).where("id", "=", id).where("account", "=", scope.account).where("revoked_at", "is", null);
+    let update = this.#db
+      .updateTable("api_keys")
+      .set({ revoked_at: revokedAt })
+      .where("id", "=", id)
+      .where("account", "=", scope.account)
+      .where("revoked_at", "is", null);
     if (scope.tenant !== null) update = update.where("tenant", "=", scope.tenant);
     await update.execute();
-    let query = this.#db.selectFrom("api_keys").selectAll().where("id", "=", id).where("account", "=", scope.account);
+    let query = this.#db
+      .selectFrom("api_keys")
+      .selectAll()
+      .where("id", "=", id)
+      .where("account", "=", scope.account);
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     const row = await query.executeTakeFirst();
     return row === undefined ? undefined : toKeyRecord(row);

@@ -48,8 +48,16 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
           .on("sandboxes")
           .columns(["account", "created_at", "id"])
           .execute();
-        await db.schema.createIndex("sandboxes_tenant_page").on("sandboxes").columns(["account", "tenant", "created_at", "id"]).execute();
-        await db.schema.createIndex("sandboxes_host_state").on("sandboxes").columns(["host", "state"]).execute();
+        await db.schema
+          .createIndex("sandboxes_tenant_page")
+          .on("sandboxes")
+          .columns(["account", "tenant", "created_at", "id"])
+          .execute();
+        await db.schema
+          .createIndex("sandboxes_host_state")
+          .on("sandboxes")
+          .columns(["host", "state"])
+          .execute();
         await db.schema.createIndex("sandboxes_ended").on("sandboxes").columns(["ended_at"]).execute();
         await db.schema
           .createTable("api_keys")

@@ -1,7 +1,7 @@
 import { chmodSync } from "node:fs";
 import Sqlite from "better-sqlite3";
 import { Kysely, Migrator, PostgresDialect, SqliteDialect } from "kysely";
-import pg from "pg";
+import { Pool, TypeOverrides, types } from "pg";
 import { migrationProvider, POSTGRES_COLUMNS, SQLITE_COLUMNS } from "./migrations.ts";
 import type { Tables } from "./schema.ts";
 
@@ -13,9 +13,6 @@ export interface Database {
 
 /** Where the records are kept: a SQLite file, or a PostgreSQL URL for several servers. */
 export type DatabaseLocation = { kind: "sqlite"; path: string } | { kind: "postgres"; url: string };
-
-/** PostgreSQL's type number of `bigint`, which pg gives as text unless told otherwise. Our values are milliseconds. */
-const PG_INT8 = 20;
 
 /** Opens the database and brings its schema up to date. @throws the driver's error, or the failed migration's. */
 export async function openDatabase(location: DatabaseLocation): Promise<Database> {
@@ -62,15 +59,15 @@ function openSqlite(path: string): Database {
 }
 
 function openPostgres(url: string): Database {
-  const pool = new pg.Pool({
+  const parsers = new TypeOverrides();
+  // pg gives 64-bit numbers as text unless told otherwise; ours are milliseconds and counts.
+  parsers.setTypeParser(types.builtins.INT8, Number);
+  const pool = new Pool({
     connectionString: url,
     max: 16,
     connectionTimeoutMillis: 5_000,
     statement_timeout: 15_000,
-    types: {
-      getTypeParser: (oid: number, format?: "text" | "binary") =>
-        oid === PG_INT8 && format !== "binary" ? Number : pg.types.getTypeParser(oid, format ?? "text"),
-    },
+    types: parsers,
   });
   pool.on("error", () => {}); // an idle connection that breaks is replaced by the next query
   const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool }) });

@@ -15,13 +15,22 @@ export function encodeCursor(cursor: PageCursor): string {
 export function decodeCursor(text: string): PageCursor {
   try {
     const parsed: unknown = JSON.parse(Buffer.from(text, "base64url").toString("utf8"));
-    if (Array.isArray(parsed) && Number.isSafeInteger(parsed[0]) && typeof parsed[1] === "string" && /^[\w-]{1,64}$/.test(parsed[1])) {
+    if (
+      Array.isArray(parsed) &&
+      Number.isSafeInteger(parsed[0]) &&
+      typeof parsed[1] === "string" &&
+      /^[\w-]{1,64}$/.test(parsed[1])
+    ) {
       return { createdAt: Number(parsed[0]), id: parsed[1] };
     }
   } catch {
     // not JSON: refused below like every other foreign text
   }
-  throw new CodedError("invalid_request", "cursor is not one this server gave out; pass next_cursor of the previous page unchanged, or leave it out for the first page", {
-    details: { issues: [{ path: "cursor", message: "must be next_cursor of the previous page" }] },
-  });
+  throw new CodedError(
+    "invalid_request",
+    "cursor is not one this server gave out; pass next_cursor of the previous page unchanged, or leave it out for the first page",
+    {
+      details: { issues: [{ path: "cursor", message: "must be next_cursor of the previous page" }] },
+    },
+  );
 }

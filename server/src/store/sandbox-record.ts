@@ -56,7 +56,10 @@ export function toSandboxRecord(row: Selectable<SandboxTable>): SandboxRecord {
     network: row.network,
     onExpire: row.on_expire,
     host: row.host,
-    attestation: row.attestation === null ? null : (attestationSchema.safeParse(parseJsonColumn(row.attestation)).data ?? null),
+    attestation:
+      row.attestation === null
+        ? null
+        : (attestationSchema.safeParse(parseJsonColumn(row.attestation)).data ?? null),
     createdAt: row.created_at,
     startedAt: row.started_at,
     expiresAt: row.expires_at,

@@ -81,7 +81,9 @@ export class SandboxStore {
       ended_at: null,
     };
     if (scope.tenant !== null && scope.tenant !== sandbox.tenant) {
-      throw new Error(`a key bound to tenant ${scope.tenant} may not insert a sandbox of tenant ${sandbox.tenant}`);
+      throw new Error(
+        `a key bound to tenant ${scope.tenant} may not insert a sandbox of tenant ${sandbox.tenant}`,
+      );
     }
     await this.#db.insertInto("sandboxes").values(row).execute();
     return toSandboxRecord({ ...row, reason: null } as Parameters<typeof toSandboxRecord>[0]);
@@ -89,14 +91,21 @@ export class SandboxStore {
 
   /** The caller's sandbox of that id; undefined for one that does not exist and, just the same, for another's. */
   async find(scope: TenantScope, id: string): Promise<SandboxRecord | undefined> {
-    let query = this.#db.selectFrom("sandboxes").selectAll().where("id", "=", id).where("account", "=", scope.account);
+    let query = this.#db
+      .selectFrom("sandboxes")
+      .selectAll()
+      .where("id", "=", id)
+      .where("account", "=", scope.account);
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     const row = await query.executeTakeFirst();
     return row === undefined ? undefined : toSandboxRecord(row);
   }
 
   /** One page, newest first. @throws CodedError invalid_request for a cursor that is not ours. */
-  async list(scope: TenantScope, filter: SandboxFilter): Promise<{ items: SandboxRecord[]; nextCursor: string | null }> {
+  async list(
+    scope: TenantScope,
+    filter: SandboxFilter,
+  ): Promise<{ items: SandboxRecord[]; nextCursor: string | null }> {
     let query = this.#db.selectFrom("sandboxes").selectAll().where("account", "=", scope.account);
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
@@ -112,31 +121,56 @@ export class SandboxStore {
     if (filter.cursor !== undefined) {
       const { createdAt, id } = decodeCursor(filter.cursor);
       query = query.where((where) =>
-        where.or([where("created_at", "<", createdAt), where.and([where("created_at", "=", createdAt), where("id", "<", id)])]),
+        where.or([
+          where("created_at", "<", createdAt),
+          where.and([where("created_at", "=", createdAt), where("id", "<", id)]),
+        ]),
       );
     }
-    const rows = await query.orderBy("created_at", "desc").orderBy("id", "desc").limit(filter.limit + 1).execute();
+    const rows = await query
+      .orderBy("created_at", "desc")
+      .orderBy("id", "desc")
+      .limit(filter.limit + 1)
+      .execute();
     const items = rows.slice(0, filter.limit).map(toSandboxRecord);
     const last = items.at(-1);
-    return { items, nextCursor: rows.length > filter.limit && last !== undefined ? encodeCursor(last) : null };
+    return {
+      items,
+      nextCursor: rows.length > filter.limit && last !== undefined ? encodeCursor(last) : null,
+    };
   }
 
   /** The sandbox of that id, if it is placed on that host. */
   async findOnHost(scope: HostScope, id: string): Promise<SandboxRecord | undefined> {
-    const row = await this.#db.selectFrom("sandboxes").selectAll().where("id", "=", id).where("host", "=", scope.hostId).executeTakeFirst();
+    const row = await this.#db
+      .selectFrom("sandboxes")
+      .selectAll()
+      .where("id", "=", id)
+      .where("host", "=", scope.hostId)
+      .executeTakeFirst();
     return row === undefined ? undefined : toSandboxRecord(row);
   }
 
   /** Every sandbox of that host that has not been destroyed. */
   async liveOnHost(scope: HostScope): Promise<SandboxRecord[]> {
     const live = SANDBOX_STATES.filter((state) => state !== "destroyed");
-    const rows = await this.#db.selectFrom("sandboxes").selectAll().where("host", "=", scope.hostId).where("state", "in", live).execute();
+    const rows = await this.#db
+      .selectFrom("sandboxes")
+      .selectAll()
+      .where("host", "=", scope.hostId)
+      .where("state", "in", live)
+      .execute();
     return rows.map(toSandboxRecord);
   }
 
   /** The record as it is now. */
   async reload(record: SandboxRecord): Promise<SandboxRecord | undefined> {
-    const row = await this.#db.selectFrom("sandboxes").selectAll().where("id", "=", record.id).where("account", "=", record.account).executeTakeFirst();
+    const row = await this.#db
+      .selectFrom("sandboxes")
+      .selectAll()
+      .where("id", "=", record.id)
+      .where("account", "=", record.account)
+      .executeTakeFirst();
     return row === undefined ? undefined : toSandboxRecord(row);
   }
 
@@ -146,12 +180,18 @@ export class SandboxStore {
    * @returns the record after the move, or undefined when another got there first.
    * @throws Error when the transition table has no such move: a bug, not a race.
    */
-  async advance(record: SandboxRecord, state: SandboxState, changes: SandboxChanges = {}): Promise<SandboxRecord | undefined> {
-    if (!canTransition(record.state, state)) throw new Error(`sandbox ${record.id} cannot go from ${record.state} to ${state}`);
+  async advance(
+    record: SandboxRecord,
+    state: SandboxState,
+    changes: SandboxChanges = {},
+  ): Promise<SandboxRecord | undefined> {
+    if (!canTransition(record.state, state))
+      throw new Error(`sandbox ${record.id} cannot go from ${record.state} to ${state}`);
     const set: Updateable<SandboxTable> = { state };
     if (changes.reason !== undefined) set.reason = changes.reason;
     if (changes.driver !== undefined) set.driver = changes.driver;
-    if (changes.attestation !== undefined) set.attestation = changes.attestation === null ? null : JSON.stringify(changes.attestation);
+    if (changes.attestation !== undefined)
+      set.attestation = changes.attestation === null ? null : JSON.stringify(changes.attestation);
     if (changes.startedAt !== undefined) set.started_at = changes.startedAt;
     if (changes.expiresAt !== undefined) set.expires_at = changes.expiresAt;
     if (changes.endedAt !== undefined) set.ended_at = changes.endedAt;
@@ -197,7 +237,13 @@ export class SandboxStore {
     const result = await this.#db
       .deleteFrom("sandboxes")
       .where("id", "in", (query) =>
-        query.selectFrom("sandboxes").select("id").where("state", "=", "destroyed").where("ended_at", "<", before).orderBy("ended_at").limit(limit),
+        query
+          .selectFrom("sandboxes")
+          .select("id")
+          .where("state", "=", "destroyed")
+          .where("ended_at", "<", before)
+          .orderBy("ended_at")
+          .limit(limit),
       )
       .executeTakeFirst();
     return Number(result.numDeletedRows);

@@ -2,7 +2,7 @@ import type { ColumnType } from "kysely";
 import type { SandboxState } from "@torpor/protocol";
 
 /** JSON: text on SQLite, `jsonb` on PostgreSQL, where the driver gives it back parsed. */
-export type JsonColumn = ColumnType<unknown, string, string>;
+type JsonColumn = ColumnType<unknown, string, string>;
 
 export interface SandboxTable {
   id: string;

@@ -1,0 +1,227 @@
+import fc from "fast-check";
+import { appendFileSync, mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { TEST_SPEC } from "./fakes/journal-entry.ts";
+import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+
+let bench: MachineBench;
+beforeEach(() => {
+  bench = new MachineBench();
+});
+afterEach(() => bench.close());
+
+/** Polls a condition that real timers bring about, for at most five seconds. */
+async function until(condition: () => boolean): Promise<void> {
+  const deadline = performance.now() + 5000;
+  while (!condition()) {
+    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+}
+
+function state(id: string): string | undefined {
+  return bench.machines.get(id)?.state;
+}
+
+describe("ending a machine", () => {
+  test("removes every trace and keeps the record with its reason", async () => {
+    await bench.machines.create("one", TEST_SPEC);
+    const ended = await bench.machines.end("one", "idle", "nobody used it");
+    expect(ended).toMatchObject({ state: "ended", reason: "idle", message: "nobody used it" });
+    expect(bench.inPlace).toEqual(NOTHING);
+    expect(bench.machines.get("one")).toEqual(ended);
+    expect(bench.machines.list()).toEqual([]);
+    expect(bench.events).toEqual(["started", "ended: idle"]);
+  });
+
+  test("happens once: whoever asks meanwhile joins, whoever asks later reads the first reason", async () => {
+    await bench.machines.create("one", TEST_SPEC);
+    const answers = await Promise.all([bench.machines.end("one", "user"), bench.machines.end("one", "idle"), bench.machines.end("one", "shutdown")]);
+    expect(new Set(answers.map(({ reason }) => reason))).toEqual(new Set(["user"]));
+    expect((await bench.machines.end("one", "budget")).reason).toBe("user");
+    expect(bench.driver.kills).toBe(1);
+    expect(bench.events).toEqual(["started", "ended: user"]);
+  });
+
+  test("refuses one that never was", async () => {
+    await expect(bench.machines.end("never", "user")).rejects.toMatchObject({ code: "sandbox_not_found" });
+  });
+
+  test("shuts the way in at once, saying why", async () => {
+    await bench.machines.create("one", TEST_SPEC);
+    const release = bench.driver.hold("kill");
+    const end = bench.machines.end("one", "user");
+    expect(() => bench.machines.reach("one")).toThrow(/has ended: user/);
+    release();
+    await end;
+    expect(() => bench.machines.reach("one")).toThrow(/has ended: user/);
+    expect(() => bench.machines.reach("never")).toThrow(/no machine never/);
+  });
+
+  test("that fails keeps the machine in sight, out of reach, and is tried again", async () => {
+    await bench.machines.create("one", TEST_SPEC);
+    bench.driver.fail("kill", 2);
+    await expect(bench.machines.end("one", "user")).rejects.toMatchObject({ code: "internal" });
+    expect(state("one")).toBe("ending");
+    expect(() => bench.machines.reach("one")).toThrow(/has ended: user/);
+    bench.machines.watch();
+    await until(() => state("one") === "ended");
+    expect(bench.machines.get("one")?.reason).toBe("user");
+    expect(bench.inPlace).toEqual(NOTHING);
+  });
+
+  test("is not put off by a full disk, and is written when there is room again", async () => {
+    await bench.machines.create("one", TEST_SPEC);
+    bench.journal.full = true;
+    expect((await bench.machines.end("one", "user")).state).toBe("ended");
+    expect(bench.inPlace).toEqual(NOTHING);
+    expect(bench.machines.get("one")).toMatchObject({ state: "ended", reason: "user" });
+    expect(bench.journal.get("one")?.state).toBe("running");
+    bench.journal.full = false;
+    bench.machines.watch();
+    await until(() => bench.journal.get("one")?.state === "ended");
+    expect(bench.events).toEqual(["started", "ended: user"]);
+  });
+});
+
+describe("a deadline", () => {
+  const at = (ms: number): number => bench.clock.now() + ms;
+
+  test("ends the machine when it comes, not a moment before", async () => {
+    const deadline = at(1000);
+    await bench.machines.create("one", { ...TEST_SPEC, deadline_unix_ms: deadline });
+    bench.clock.advance(999);
+    expect(state("one")).toBe("running");
+    bench.clock.advance(1);
+    await until(() => state("one") === "ended");
+    expect(bench.machines.get("one")).toMatchObject({ reason: "ttl_expired", message: expect.stringContaining(new Date(deadline).toISOString()) as string });
+  });
+
+  test("can be put off a millisecond before, taken away, and set again", async () => {
+    await bench.machines.create("one", { ...TEST_SPEC, deadline_unix_ms: at(1000) });
+    bench.clock.advance(999);
+    expect(bench.machines.setDeadline("one", at(500)).deadline_unix_ms).toBe(at(500));
+    bench.clock.advance(499);
+    bench.machines.setDeadline("one", null);
+    bench.clock.advance(1_000_000);
+    expect(state("one")).toBe("running");
+    bench.machines.setDeadline("one", at(1));
+    bench.clock.advance(1);
+    await until(() => state("one") === "ended");
+    expect(bench.events).toEqual(["started", "deadline_changed", "deadline_changed", "deadline_changed", "ended: ttl_expired"]);
+  });
+
+  test("in the past ends the machine right away", async () => {
+    await bench.machines.create("one", { ...TEST_SPEC, deadline_unix_ms: at(-5000) });
+    bench.clock.advance(0);
+    await until(() => state("one") === "ended");
+  });
+
+  test("is moved by no jump of the wall clock", async () => {
+    await bench.machines.create("one", { ...TEST_SPEC, deadline_unix_ms: at(1000) });
+    bench.clock.jump(86_400_000);
+    bench.clock.advance(999);
+    expect(state("one")).toBe("running");
+    bench.clock.advance(1);
+    await until(() => state("one") === "ended");
+  });
+
+  test("cannot be set on a machine that is ending or has ended", async () => {
+    await bench.machines.create("one", TEST_SPEC);
+    const release = bench.driver.hold("kill");
+    const end = bench.machines.end("one", "user");
+    expect(() => bench.machines.setDeadline("one", at(1))).toThrow(expect.objectContaining({ code: "sandbox_ended" }) as Error);
+    release();
+    await end;
+    expect(() => bench.machines.setDeadline("one", at(1))).toThrow(expect.objectContaining({ code: "sandbox_ended" }) as Error);
+  });
+
+  test("is in the journal when it is answered", async () => {
+    await bench.machines.create("one", TEST_SPEC);
+    bench.machines.setDeadline("one", at(7));
+    expect(bench.journal.get("one")?.deadlineUnixMs).toBe(at(7));
+  });
+
+  test("set just before it comes either counts or is refused, never both", async () => {
+    let round = 0;
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.record({ waitMs: fc.integer({ min: 0, max: 12 }), nextMs: fc.integer({ min: 1, max: 12 }) }), { maxLength: 8 }), async (steps) => {
+        const id = `race${round++}`;
+        let due = at(10);
+        await bench.machines.create(id, { ...TEST_SPEC, deadline_unix_ms: due });
+        for (const { waitMs, nextMs } of steps) {
+          bench.clock.advance(waitMs);
+          const expired = bench.clock.now() >= due;
+          let accepted = true;
+          try {
+            due = bench.machines.setDeadline(id, at(nextMs)).deadline_unix_ms ?? 0;
+          } catch {
+            accepted = false;
+          }
+          expect(accepted).toBe(!expired);
+          if (expired) break;
+          expect(state(id)).toBe("running");
+        }
+        bench.clock.advance(Math.max(0, due - bench.clock.now()));
+        await until(() => state(id) === "ended");
+        expect(bench.machines.get(id)?.reason).toBe("ttl_expired");
+        expect(bench.inPlace).toEqual(NOTHING);
+      }),
+      { numRuns: 25 },
+    );
+  });
+});
+
+describe("the watch", () => {
+  beforeEach(async () => {
+    await bench.machines.create("one", TEST_SPEC);
+    bench.machines.watch();
+  });
+
+  test("ends a machine whose process has died, with the runtime's last words", async () => {
+    await bench.driver.crash(1, "panic: something went wrong\nsecond line\n");
+    await until(() => state("one") === "ended");
+    expect(bench.machines.get("one")).toMatchObject({ reason: "runtime_crashed", message: expect.stringMatching(/: panic: something went wrong$/) as string });
+    expect(bench.inPlace).toEqual(NOTHING);
+  });
+
+  test("says so when it died for lack of memory", async () => {
+    bench.driver.machine(1).oomKills = 1;
+    await bench.driver.crash(1);
+    await until(() => state("one") === "ended");
+    expect(bench.machines.get("one")).toMatchObject({ reason: "oom", message: expect.stringContaining("512 MB") as string });
+  });
+
+  test("notes when something inside was ended for lack of memory, close to when it happened", async () => {
+    expect(bench.machines.get("one")?.last_oom_at).toBeNull();
+    const happened = bench.clock.now();
+    bench.driver.machine(1).oomKills = 2;
+    await until(() => bench.machines.list()[0]?.last_oom_at !== null);
+    bench.clock.advance(60_000);
+    expect(bench.machines.get("one")?.last_oom_at).toBe(new Date(happened).toISOString());
+    expect(state("one")).toBe("running");
+  });
+
+  test("cuts a console that grows without end", async () => {
+    const file = join(bench.directory, "machines", "1", "console.log");
+    appendFileSync(file, Buffer.alloc(1024 * 1024 + 1, "x"));
+    await until(() => {
+      appendFileSync(file, "");
+      return bench.machines.get("one") !== undefined;
+    });
+    let length = Infinity;
+    await until(() => {
+      void bench.machines.console("one").then((text) => (length = text.length));
+      return length === 0;
+    });
+  });
+});
+
+test("the console is the last mebibyte of what was written, in text", async () => {
+  await bench.machines.create("one", TEST_SPEC);
+  mkdirSync(join(bench.directory, "machines", "1"), { recursive: true });
+  writeFileSync(join(bench.directory, "machines", "1", "console.log"), `${"a".repeat(10)}${"b".repeat(1024 * 1024)}`);
+  expect(await bench.machines.console("one")).toBe("b".repeat(1024 * 1024));
+  await expect(bench.machines.console("never")).rejects.toMatchObject({ code: "sandbox_not_found" });
+});

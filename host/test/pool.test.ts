@@ -1,0 +1,240 @@
+import { Gate, silentLog } from "@torpor/base";
+import fc from "fast-check";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { Pool, type PoolOptions, type PristineMachine } from "../src/machine/pool.ts";
+import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+
+const DISK_MIB = 4096;
+const never = new AbortController().signal;
+
+let bench: MachineBench;
+let pools: Pool[];
+let leased: PristineMachine[];
+beforeEach(() => {
+  bench = new MachineBench();
+  pools = [];
+  leased = [];
+});
+afterEach(async () => {
+  for (const { guest } of leased) guest.close();
+  await Promise.all(pools.map((pool) => pool.stop()));
+  await bench.close();
+});
+
+function open(options: Partial<PoolOptions> = {}): Pool {
+  const pool = new Pool({
+    template: { name: "base", rootfsDir: "", golden: { imageDir: "" } },
+    driver: bench.driver,
+    slots: bench.slots,
+    clock: bench.clock,
+    log: silentLog,
+    readyTarget: 2,
+    shellTarget: 1,
+    diskMib: DISK_MIB,
+    limits: { cpu: 1, memoryMib: 512 },
+    preparation: () => ({ machine_id: "prepared" }),
+    restoreGate: new Gate(2),
+    ...options,
+  });
+  pools.push(pool);
+  pool.start();
+  return pool;
+}
+
+/** Lets time pass in small steps, and the work it sets off be done, until the condition holds. */
+async function until(condition: () => boolean, stepMs = 10): Promise<void> {
+  const deadline = performance.now() + 5000;
+  while (!condition()) {
+    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
+    bench.clock.advance(stepMs);
+    await new Promise((resolve) => setTimeout(resolve, 1));
+  }
+}
+
+async function full(pool: Pool, members = 3): Promise<void> {
+  await until(() => pool.members.length >= members);
+}
+
+async function acquire(pool: Pool, diskMib = DISK_MIB, signal = never): Promise<PristineMachine> {
+  const machine = await pool.acquire(diskMib, signal);
+  leased.push(machine);
+  return machine;
+}
+
+const slotOf = ({ handle }: PristineMachine): number => handle.place.slot;
+
+describe("a pool", () => {
+  test("fills up with machines that are restored, prepared, locked and paused, and with empty processes", async () => {
+    const pool = open();
+    await full(pool);
+    expect(pool.status).toEqual({ template: "base", ready: 2, target: 2 });
+    const machines = [...bench.driver.machines.values()];
+    const waiting = machines.filter(({ guest }) => guest !== undefined);
+    expect(waiting.map(({ paused, guest }) => [paused, guest?.locked, guest?.preparations])).toEqual([[true, true, 1], [true, true, 1]]);
+    expect(machines.filter(({ guest }) => guest === undefined)).toHaveLength(1);
+  });
+
+  test("hands out a waiting machine awake, then the empty process with the image in it, then one made from nothing", async () => {
+    const pool = open();
+    await full(pool);
+    const got = await Promise.all(Array.from({ length: 4 }, () => acquire(pool)));
+    expect(got.map(({ source, prepared }) => [source, prepared])).toEqual([["pool", true], ["pool", true], ["shell", false], ["cold", false]]);
+    for (const machine of got) expect(bench.driver.machine(slotOf(machine))).toMatchObject({ paused: false, alive: true });
+  });
+
+  test("makes a machine with another disk from nothing, and keeps what waits", async () => {
+    const pool = open();
+    await full(pool);
+    expect((await acquire(pool, 100)).source).toBe("cold");
+    expect(pool.status.ready).toBe(2);
+  });
+
+  test("is off when its target is nothing", async () => {
+    const pool = open({ readyTarget: 0, shellTarget: 0 });
+    expect((await acquire(pool)).source).toBe("cold");
+    await until(() => true, 10_000);
+    expect([pool.members, bench.driver.restored.length]).toEqual([[], 1]);
+  });
+
+  test("refills only when nobody has asked for a while: a create needs the CPU more", async () => {
+    const pool = open();
+    await full(pool);
+    await acquire(pool);
+    const restored = bench.driver.restored.length;
+    bench.clock.advance(29);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect(bench.driver.restored.length).toBe(restored);
+    await full(pool);
+    expect(bench.driver.restored.length).toBeGreaterThan(restored);
+  });
+
+  test("keeps as many as were asked for lately, and no more than its bound", async () => {
+    const pool = open();
+    for (let index = 0; index < 5; index++) await acquire(pool);
+    expect(pool.status.target).toBe(5);
+    await until(() => pool.status.ready >= 5, 1);
+    bench.clock.advance(60_000);
+    expect(pool.status.target).toBe(2);
+    for (let index = 0; index < 30; index++) await acquire(pool);
+    expect(pool.status.target).toBe(16);
+  });
+
+  test("passes over a machine that died while it waited, clears it away and replaces it", async () => {
+    const pool = open();
+    await full(pool);
+    const [first] = pool.members;
+    await bench.driver.crash(first?.place.slot ?? 0);
+    const machine = await acquire(pool);
+    expect(machine.source).toBe("pool");
+    expect(slotOf(machine)).not.toBe(first?.place.slot);
+    await until(() => !bench.driver.machines.has(first?.place.slot ?? 0));
+    await full(pool);
+    expect(pool.status.ready).toBe(2);
+  });
+
+  test("passes over one that dies in the very moment it is woken, and one that dies as it is put to sleep", async () => {
+    const pool = open();
+    await full(pool);
+    bench.driver.fail("resume");
+    const woken = await acquire(pool);
+    expect(bench.driver.machine(slotOf(woken)).paused).toBe(false);
+    bench.driver.fail("pause");
+    await until(() => pool.status.ready === 2);
+    for (const slot of bench.driver.machines.keys()) expect(pool.members.some(({ place }) => place.slot === slot) || slot === slotOf(woken)).toBe(true);
+  });
+
+  test("never hands out or keeps a machine that came up unlocked", async () => {
+    bench.driver.restoresUnlocked = true;
+    const pool = open();
+    await expect(acquire(pool)).rejects.toThrow("not locked");
+    bench.driver.restoresUnlocked = false;
+    await full(pool);
+    expect([...bench.driver.machines.values()].every(({ guest }) => guest === undefined || guest.locked)).toBe(true);
+  });
+
+  test("leaves nothing of a create whose restore fails, and the next one works", async () => {
+    const pool = open({ readyTarget: 0, shellTarget: 0 });
+    bench.driver.fail("restore");
+    await expect(acquire(pool)).rejects.toThrow("fails to restore");
+    expect(bench.inPlace).toEqual(NOTHING);
+    await acquire(pool);
+  });
+
+  test("tries again after a refill that failed, later each time", async () => {
+    bench.driver.fail("restore", 3);
+    const pool = open();
+    await until(() => bench.driver.kills === 1, 1);
+    const attempts: number[] = [bench.clock.monotonic()];
+    for (const kills of [2, 3]) {
+      await until(() => bench.driver.kills === kills, 50);
+      attempts.push(bench.clock.monotonic());
+    }
+    const pauses = attempts.slice(1).map((at, index) => at - (attempts[index] ?? 0));
+    expect(pauses[1]).toBeGreaterThan(pauses[0] ?? Infinity);
+    await until(() => pool.status.ready === 2, 100);
+  });
+
+  test("forgets a create that is not wanted any more before its turn", async () => {
+    const pool = open({ readyTarget: 0, shellTarget: 0, restoreGate: new Gate(1) });
+    const release = bench.driver.hold("restore");
+    const first = acquire(pool);
+    const abort = new AbortController();
+    const second = acquire(pool, DISK_MIB, abort.signal);
+    abort.abort();
+    release();
+    await expect(second).rejects.toThrow();
+    expect([...bench.driver.machines.keys()]).toEqual([slotOf(await first)]);
+  });
+
+  test("stops without a trace, also in the middle of a refill", async () => {
+    for (const step of ["prepare", "restore", "pause"] as const) {
+      const release = bench.driver.hold(step);
+      const pool = open();
+      await until(() => bench.router.slots.size > 0);
+      const stopped = pool.stop();
+      release();
+      await stopped;
+      expect(bench.inPlace).toEqual(NOTHING);
+    }
+    const filled = open();
+    await full(filled);
+    await filled.stop();
+    expect(bench.inPlace).toEqual(NOTHING);
+    await until(() => true, 100_000);
+    expect(bench.inPlace).toEqual(NOTHING);
+  });
+
+  test("hands every machine out once, whatever dies and whoever asks meanwhile", async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(fc.oneof({ weight: 4, arbitrary: fc.constant("acquire" as const) }, { weight: 1, arbitrary: fc.constant("crash" as const) }, { weight: 2, arbitrary: fc.constant("wait" as const) }), { minLength: 1, maxLength: 20 }),
+        async (steps) => {
+          const pool = open();
+          const asked: Promise<PristineMachine>[] = [];
+          for (const step of steps) {
+            if (step === "acquire") asked.push(pool.acquire(DISK_MIB, never));
+            if (step === "crash") {
+              const victim = pool.members[0];
+              if (victim !== undefined) await bench.driver.crash(victim.place.slot);
+            }
+            if (step === "wait") await until(() => pool.status.ready > 0);
+          }
+          const got = await Promise.all(asked);
+          expect(new Set(got.map(slotOf)).size).toBe(got.length);
+          for (const machine of got) {
+            expect(bench.driver.machine(slotOf(machine))).toMatchObject({ alive: true, paused: false, guest: { locked: true } });
+            expect(pool.members.map(({ place }) => place.slot)).not.toContain(slotOf(machine));
+          }
+          await pool.stop();
+          expect(bench.inPlace.machines.sort()).toEqual(got.map(slotOf).sort());
+          for (const machine of got) {
+            machine.guest.close();
+            await bench.slots.clear(slotOf(machine));
+          }
+          expect(bench.inPlace).toEqual(NOTHING);
+        },
+      ),
+      { numRuns: 15 },
+    );
+  });
+});

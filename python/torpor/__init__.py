@@ -1,0 +1,109 @@
+"""The Python client of Torpor: sandboxes for AI agents, ephemeral by default, stateful on purpose.
+
+    from torpor import Sandbox
+
+    with Sandbox.create(template="code-interpreter", ttl_seconds=300) as sbx:
+        print(sbx.exec("echo hello").stdout)
+"""
+
+from ._request import UNSET, Unset
+from ._upload_body import UploadContent
+from ._version import VERSION as __version__
+from .api_keys import ApiKey, ApiKeys
+from .background_command import BackgroundCommand
+from .client import Torpor
+from .code_contexts import CodeContext, CodeContexts
+from .code_execution import CodeError, CodeExecution, CodeResult
+from .errors import (
+    AuthenticationError,
+    CapacityError,
+    CommandError,
+    ConfigurationError,
+    ConflictError,
+    ConnectionError,
+    InvalidRequestError,
+    NoSpaceError,
+    NotFoundError,
+    PermissionError,
+    RateLimitError,
+    RequestIssue,
+    SandboxEndedError,
+    TimeoutError,
+    TorporError,
+    UnavailableError,
+)
+from .exec_result import Command, ExecResult
+from .exec_stream import ExecEnded, ExecEvent, ExecOutput, ExecStarted, ExecStream
+from .file_entry import FileEntry
+from .file_watcher import FileChange, FileWatcher
+from .filesystem import SandboxFilesystem
+from .fork_result import ForkResult
+from .paged_list import Page, PagedList
+from .sandbox import Sandbox
+from .sandbox_info import AttestedStep, Attestation, HibernationImage, SandboxInfo
+from .sandbox_process import SandboxProcess
+from .snapshots import Snapshot, Snapshots
+from .state_inventory import Forecast, Lifecycle, StateInventory, Survival
+from .templates import BuildProgress, Template, TemplateBuild, Templates
+
+__all__ = [
+    "ApiKey",
+    "ApiKeys",
+    "AttestedStep",
+    "Attestation",
+    "AuthenticationError",
+    "BackgroundCommand",
+    "BuildProgress",
+    "CapacityError",
+    "CodeContext",
+    "CodeContexts",
+    "CodeError",
+    "CodeExecution",
+    "CodeResult",
+    "Command",
+    "CommandError",
+    "ConfigurationError",
+    "ConflictError",
+    "ConnectionError",
+    "ExecEnded",
+    "ExecEvent",
+    "ExecOutput",
+    "ExecResult",
+    "ExecStarted",
+    "ExecStream",
+    "FileChange",
+    "FileEntry",
+    "FileWatcher",
+    "Forecast",
+    "ForkResult",
+    "HibernationImage",
+    "InvalidRequestError",
+    "Lifecycle",
+    "NoSpaceError",
+    "NotFoundError",
+    "Page",
+    "PagedList",
+    "PermissionError",
+    "RateLimitError",
+    "RequestIssue",
+    "Sandbox",
+    "SandboxEndedError",
+    "SandboxFilesystem",
+    "SandboxInfo",
+    "SandboxProcess",
+    "Snapshot",
+    "Snapshots",
+    "StateInventory",
+    "Survival",
+    "Template",
+    "TemplateBuild",
+    "Templates",
+    "TimeoutError",
+    "Torpor",
+    "TorporError",
+    "UNSET",
+    "UnavailableError",
+    "Unset",
+    "UploadContent",
+    "__version__",
+]

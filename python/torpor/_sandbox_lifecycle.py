@@ -1,0 +1,132 @@
+"""How a sandbox sleeps, wakes, is copied and ends."""
+
+from __future__ import annotations
+
+from typing import Literal, Optional, cast
+
+from ._create_request import MaybeSeconds
+from ._request import UNSET, Request
+from ._sandbox_resource import SandboxResource
+from .errors import NotFoundError, SandboxEndedError
+from .sandbox_info import SandboxInfo
+from .snapshots import Snapshot, snapshot
+from .state_inventory import Lifecycle, StateInventory
+
+OnIdle = Literal["hibernate", "pause", "destroy", "none"]
+OnExpire = Literal["destroy", "hibernate"]
+
+#: Time limit of what moves a machine's memory to or from storage, seconds.
+LONG_SECONDS = 300.0
+
+
+class SandboxLifecycle(SandboxResource):
+    """The part of Sandbox about its life."""
+
+    def refresh(self, *, call_timeout_seconds: Optional[float] = None) -> SandboxInfo:
+        """Asks the server. Never wakes the sandbox or extends its life."""
+        return self._update("GET", "", None, {}, call_timeout_seconds)
+
+    def pause(self, *, call_timeout_seconds: Optional[float] = None) -> SandboxInfo:
+        """Freezes it in memory, at once. Joins a pause under way; one that is paused is fine."""
+        return self._update("POST", "/pause", {}, {}, call_timeout_seconds)
+
+    def resume(self, *, call_timeout_seconds: Optional[float] = None) -> SandboxInfo:
+        """Lets a paused sandbox go on."""
+        return self._update("POST", "/resume", {}, {}, call_timeout_seconds)
+
+    def hibernate(self, *, call_timeout_seconds: float = LONG_SECONDS) -> SandboxInfo:
+        """Puts it to storage, memory and processes included: no process and no memory is left of it.
+
+        External TCP connections of it end; `state()` names them before. A failed hibernation leaves it running.
+        """
+        return self._update("POST", "/hibernate", {}, {}, call_timeout_seconds)
+
+    def wake(self, *, call_timeout_seconds: float = LONG_SECONDS) -> SandboxInfo:
+        """Brings it back as it was. Work asked of a hibernated sandbox does so by itself, unless `auto_wake` is off."""
+        return self._update("POST", "/wake", {}, {}, call_timeout_seconds)
+
+    def snapshot(
+        self,
+        name: Optional[str] = None,
+        *,
+        idempotency_key: Optional[str] = None,
+        call_timeout_seconds: float = LONG_SECONDS,
+    ) -> Snapshot:
+        """Keeps its memory and disk of this instant, for `Sandbox.create(from_snapshot=snapshot.id)`. It runs on."""
+        wire = self._ask("POST", "/snapshots", {"name": name}, {}, call_timeout_seconds, idempotency_key)
+        return snapshot(wire)
+
+    def promote(
+        self,
+        reason: str,
+        *,
+        tenant: Optional[str] = None,
+        persistent: bool = True,
+        call_timeout_seconds: Optional[float] = None,
+    ) -> SandboxInfo:
+        """Makes an ephemeral sandbox persistent, or back with `persistent=False`. `reason` goes to the audit record."""
+        fields = {"reason": reason, "tenant": tenant, "persistent": persistent}
+        return self._update("POST", "/promote", fields, {}, call_timeout_seconds)
+
+    def set_ttl(
+        self, seconds: Optional[int], *, call_timeout_seconds: Optional[float] = None
+    ) -> SandboxInfo:
+        """Sets the deadline to `seconds` from now, sooner or later than it was; None takes a persistent one's away.
+
+        It is in force when this returns.
+        """
+        return self.set_lifecycle(ttl_seconds=seconds, call_timeout_seconds=call_timeout_seconds)
+
+    def set_lifecycle(
+        self,
+        *,
+        ttl_seconds: MaybeSeconds = UNSET,
+        idle_timeout_seconds: MaybeSeconds = UNSET,
+        retention_seconds: MaybeSeconds = UNSET,
+        on_idle: Optional[OnIdle] = None,
+        on_expire: Optional[OnExpire] = None,
+        auto_wake: Optional[bool] = None,
+        call_timeout_seconds: Optional[float] = None,
+    ) -> SandboxInfo:
+        """Changes its clocks and what happens at their ends. What is not given stays as it is; None is no limit."""
+        given = {"on_idle": on_idle, "on_expire": on_expire, "auto_wake": auto_wake}
+        clocks = {
+            "ttl_seconds": ttl_seconds,
+            "idle_timeout_seconds": idle_timeout_seconds,
+            "retention_seconds": retention_seconds,
+        }
+        return self._update("PATCH", "/lifecycle", given, clocks, call_timeout_seconds)
+
+    def lifecycle(self, *, call_timeout_seconds: Optional[float] = None) -> Lifecycle:
+        """Its clocks, and why it is not idle. Never extends anything."""
+        return cast(Lifecycle, self._ask("GET", "/lifecycle", None, {}, call_timeout_seconds))
+
+    def state(self, *, call_timeout_seconds: Optional[float] = None) -> StateInventory:
+        """What it holds, by the six kinds of state, and what of it would survive which operation."""
+        return cast(StateInventory, self._ask("GET", "/state", None, {}, call_timeout_seconds))
+
+    def logs(self, *, call_timeout_seconds: Optional[float] = None) -> str:
+        """The console of the machine, its last part."""
+        request = Request(
+            "GET", f"{self._path}/logs", accept="text/plain", call_timeout_seconds=call_timeout_seconds
+        )
+        return self._transport.text(request)
+
+    def destroy(self, *, call_timeout_seconds: Optional[float] = None) -> bool:
+        """Ends the sandbox and all it holds. Idempotent.
+
+        Returns True when it was destroyed at its owner's request, False when it had already ended: by its TTL, by a
+        crash, by an earlier `destroy` of this object.
+        """
+        if self._info.state == "destroyed":
+            return False
+        try:
+            info = self._update("DELETE", "", None, {}, call_timeout_seconds)
+        except SandboxEndedError:
+            return False
+        except NotFoundError as error:
+            # Purged, or never ours.
+            if error.code == "sandbox_not_found":
+                return False
+            raise
+        return info.reason == "user"

@@ -1,0 +1,1 @@
+"""What runs inside a kernel process. Nothing of it is visible to the user's code."""

@@ -1,0 +1,35 @@
+"""Entry of a kernel process: start.py LANGUAGE -f CONNECTION_FILE."""
+
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def main() -> None:
+    language = sys.argv.pop(1)
+    # Python put this script's folder first; what is imported below is ours, and afterwards the path is the user's.
+    sys.path[0] = _FOLDER
+    # The debugger costs a third of the kernel's memory, and nothing here speaks its protocol.
+    sys.modules["debugpy"] = None  # type: ignore[assignment]
+    import torpor_restore
+    from torpor_kernel.app import KernelApp
+
+    on_restore = None
+    if language == "bash":
+        from torpor_kernel.bash_kernel import BashKernel
+
+        KernelApp.kernel_class = BashKernel
+        on_restore = BashKernel.on_restore
+    else:
+        from torpor_kernel.python_kernel import PythonKernel
+
+        KernelApp.kernel_class = PythonKernel
+    del sys.modules["debugpy"]
+    del sys.path[0]
+    torpor_restore.listen(f"{language}-kernel", on_restore)
+    KernelApp.launch_instance()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+import { readlinkSync } from "node:fs";
+import { mkdir } from "node:fs/promises";
+import { basename, join } from "node:path";
+import { CgroupTree, systemCgroupMounts } from "../../host/src/cgroup.ts";
+import { GvisorDriver, netSysctlsMustHide } from "../../host/src/driver/gvisor/gvisor-driver.ts";
+import { findRunsc, inspectRunsc } from "../../host/src/driver/gvisor/runsc.ts";
+import { instanceNames } from "../../host/src/instance.ts";
+import { Slots } from "../../host/src/machine/slots.ts";
+import { Router } from "../../host/src/network/router.ts";
+import { templateCacheDir } from "../src/repository.ts";
+
+/** Router, cgroups, gVisor and slots of an instance, without the host program around them. */
+export interface GvisorBed {
+  router: Router;
+  driver: GvisorDriver;
+  slots: Slots;
+  rootfsDir: string;
+  close(): Promise<void>;
+}
+
+export async function openGvisorBed(stateDir: string, options: { resolvers?: readonly string[] } = {}): Promise<GvisorBed> {
+  const instance = instanceNames(stateDir);
+  const router = await Router.open({ instance, resolvers: options.resolvers ?? [], egress: new Map() });
+  const cgroups = new CgroupTree(systemCgroupMounts(), instance.cgroup);
+  cgroups.open();
+  const driver = new GvisorDriver({
+    runsc: await inspectRunsc(findRunsc(undefined)),
+    platform: "systrap",
+    cgroups,
+    cacheDir: join(stateDir, "disks"),
+    hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
+  });
+  await mkdir(join(stateDir, "host"));
+  const slots = new Slots({ router, driver, cgroups, directory: join(stateDir, "host", "machines"), netnsOf: instance.slotNetns });
+  const templates = templateCacheDir();
+  return {
+    router,
+    driver,
+    slots,
+    rootfsDir: join(templates, basename(readlinkSync(join(templates, "by-name", "base"))), "rootfs"),
+    close: async () => {
+      await slots.sweep();
+      await router.remove();
+      cgroups.close();
+    },
+  };
+}
