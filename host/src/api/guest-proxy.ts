@@ -5,7 +5,7 @@ import type { GuestClient } from "../machine/guest-client.ts";
 import type { Machines } from "../machine/machines.ts";
 
 /** Paths of the agent that only the host may use; the rest of /torpor/ is not proxied at all. */
-const HOST_PATHS = ["/torpor/archive", "/torpor/stats"];
+const HOST_PATHS = ["/torpor/archive", "/torpor/state", "/torpor/stats"];
 const WATCH_PATH = "/filesystem.Filesystem/WatchDir";
 const HOP_BY_HOP = new Set(["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"]);
 /** Never passed on: the host's token is none of the guest's business, and the guest's tokens are the host's to add. */
