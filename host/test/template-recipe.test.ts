@@ -114,7 +114,12 @@ test.each([
     "npmPackages.0.integrity",
   ],
   ["a negative epoch", { sourceDateEpoch: -1 }, "sourceDateEpoch"],
-  ["an empty warm-up", { warmUp: [{ name: "x", command: [] }] }, "warmUp.0.command"],
+  ["a service without a command", { services: [{ name: "x", command: [] }] }, "services.0.command"],
+  [
+    "a service on no port",
+    { services: [{ name: "x", command: ["x"], ready: { port: 0, path: "/" } }] },
+    "services.0.ready.port",
+  ],
 ])("%s is refused by name", async (_, content, field) => {
   await writeRecipe("bad", content);
   const error = await refusal(loadRecipe("bad", [dir]));
@@ -169,7 +174,7 @@ test("every input changes the content hash, the order of keys does not", async (
     hashOf({ ...recipe, packages: ["git", "jq"] }),
     hashOf({ ...recipe, sourceDateEpoch: recipe.sourceDateEpoch + 1 }),
     hashOf({ ...recipe, env: { A: "1", B: "3" } }),
-    hashOf({ ...recipe, warmUp: [{ name: "x", command: ["true"] }] }),
+    hashOf({ ...recipe, services: [{ name: "x", command: ["true"] }] }),
     hashOf(recipe, { guestSha256: "ab" }),
     hashOf(recipe, { driverVersion: "gvisor/2" }),
     hashOf(recipe, { architecture: "arm64" }),

@@ -20,7 +20,7 @@ export function smallRecipe(
     user: "root",
     workdir: "/",
     setupNetwork: false,
-    warmUp: [],
+    services: [],
     layers: [
       {
         name,

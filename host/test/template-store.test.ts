@@ -38,7 +38,7 @@ function manifest(name: string, hash: string, builtAt = "2026-01-01T00:00:00.000
     env: {},
     user: "root",
     workdir: "/",
-    warmUp: [],
+    services: [],
     builtAt,
     buildSeconds: 1,
   };

@@ -46,7 +46,10 @@ export class CodedError extends Error {
     const error =
       typeof body === "object" && body !== null ? (body as Partial<ErrorEnvelope>).error : undefined;
     if (typeof error === "object" && error !== null && isErrorCode(error.code)) {
-      return new CodedError(error.code, `${error.message}`, { details: error.details ?? {} });
+      const message: unknown = error.message; // what the type says is what we hope to have been sent
+      return new CodedError(error.code, typeof message === "string" ? message : fallbackMessage, {
+        details: error.details ?? {},
+      });
     }
     return new CodedError(fallback, fallbackMessage);
   }

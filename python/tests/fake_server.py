@@ -36,7 +36,7 @@ class Call(BaseHTTPRequestHandler):
     def body(self) -> bytes:
         """All of the body, however it is framed."""
         if self._body is None:
-            self._body = b"".join(self.body_chunks())
+            self._body = self.record["body"] = b"".join(self.body_chunks())
         return self._body
 
     def body_chunks(self) -> Any:
@@ -73,7 +73,13 @@ class Call(BaseHTTPRequestHandler):
 
     def send_failure(self, status: int, code: str, message: str = "it failed", **more: Any) -> None:
         headers = more.pop("headers", {})
-        error = {"code": code, "message": message, "details": {}, "request_id": "req-in-body", "retryable": False}
+        error = {
+            "code": code,
+            "message": message,
+            "details": {},
+            "request_id": "req-in-body",
+            "retryable": False,
+        }
         self.send_json(status, {"error": {**error, **more}}, headers)
 
     def begin_chunked(self, content_type: str = "application/x-ndjson") -> None:
@@ -109,20 +115,23 @@ class Call(BaseHTTPRequestHandler):
         self._body: Optional[bytes] = None
         fake = self.server.fake
         with fake.lock:
-            fake.calls.append(self._record())
+            self.record = self._record()
+            fake.calls.append(self.record)
             self.number = len(fake.calls)
             found = next(
-                (act for method, pattern, act in fake.routes if method == self.command and pattern.fullmatch(self.path_only)),
+                (
+                    act
+                    for method, pattern, act in fake.routes
+                    if method == self.command and pattern.fullmatch(self.path_only)
+                ),
                 None,
             )
-        self.record = fake.calls[self.number - 1]
         try:
             if found is None:
                 self.body()
                 self.send_failure(404, "not_found", f"no route {self.command} {self.path}")
             else:
                 found(self)
-                self.record["body"] = self._body
         except (ConnectionError, ValueError):
             # The client left; a real server would be used to it.
             self.close_connection = True

@@ -20,7 +20,9 @@ from .fake_server import API_KEY, SANDBOX_ID, Call, FakeServer, sandbox_wire
 class ConnectionOptions(unittest.TestCase):
     def test_an_argument_beats_the_environment_which_beats_the_default(self) -> None:
         environment = {"TORPOR_URL": "http://from-env:1", "TORPOR_API_KEY": "env-key"}
-        given = resolve_connection(url="https://given.example/base/", api_key="arg-key", environment=environment)
+        given = resolve_connection(
+            url="https://given.example/base/", api_key="arg-key", environment=environment
+        )
         self.assertEqual(given.url, "https://given.example/base")
         self.assertEqual((given.port, given.base_path), (443, "/base"))
         self.assertEqual(given.api_key_source, GivenKey("arg-key"))
@@ -37,7 +39,17 @@ class ConnectionOptions(unittest.TestCase):
         self.assertIsNone(resolve_connection(url="http://example.com", environment={}).api_key_source)
 
     def test_a_bad_url_is_refused_with_what_to_do(self) -> None:
-        for url in ("", "7070", "ftp://x", "http://", "http://a b/", "http://u:p@x", "http://x:port", "http://x/\n", "http://ä"):
+        for url in (
+            "",
+            "7070",
+            "ftp://x",
+            "http://",
+            "http://a b/",
+            "http://u:p@x",
+            "http://x:port",
+            "http://x/\n",
+            "http://ä",
+        ):
             with self.subTest(url), self.assertRaises(ConfigurationError):
                 Torpor(url, "key")
 
@@ -48,12 +60,18 @@ class ConnectionOptions(unittest.TestCase):
             self.assertNotIn("cret", str(caught.exception))
 
     def test_bad_numbers_are_refused(self) -> None:
-        for options in ({"call_timeout_seconds": -1}, {"call_timeout_seconds": float("nan")}, {"max_retries": -1}):
+        for options in (
+            {"call_timeout_seconds": -1},
+            {"call_timeout_seconds": float("nan")},
+            {"max_retries": -1},
+        ):
             with self.subTest(options), self.assertRaises(ConfigurationError):
                 Torpor("http://127.0.0.1:1", "key", **options)  # type: ignore[arg-type]
 
     def test_a_missing_key_file_is_named_with_the_ways_to_give_a_key(self) -> None:
-        with mock.patch.dict(os.environ, {"TORPOR_API_KEY_FILE": "/nonexistent/key"}), self.assertRaises(ConfigurationError) as caught:
+        with mock.patch.dict(os.environ, {"TORPOR_API_KEY_FILE": "/nonexistent/key"}), self.assertRaises(
+            ConfigurationError
+        ) as caught:
             os.environ.pop("TORPOR_API_KEY", None)
             Sandbox.get(SANDBOX_ID, url="http://127.0.0.1:1")
         for said in ("/nonexistent/key", "no such file", "TORPOR_API_KEY", "api_key"):
@@ -61,6 +79,7 @@ class ConnectionOptions(unittest.TestCase):
 
     def test_a_key_file_is_read_at_the_first_request_and_again_after_a_refusal(self) -> None:
         with FakeServer() as server, tempfile.NamedTemporaryFile("w+") as file:
+
             def get(call: Call) -> None:
                 if call.headers["authorization"] == "Bearer new":
                     call.send_json(200, sandbox_wire())

@@ -38,26 +38,44 @@ class Retries(unittest.TestCase):
         self.server.on("GET", "/v1/sandboxes/{id}", get)
 
     def test_503_is_tried_again_after_the_wait_the_server_asked_for(self) -> None:
-        self.failing(2, lambda call: call.send_failure(503, "host_unavailable", retryable=True, headers={"retry-after": "2"}))
+        self.failing(
+            2,
+            lambda call: call.send_failure(
+                503, "host_unavailable", retryable=True, headers={"retry-after": "2"}
+            ),
+        )
         self.assertEqual(self.get().id, SANDBOX_ID)
         self.assertEqual(len(self.waits), 2)
         self.assertTrue(all(2 <= wait <= 2.5 for wait in self.waits))
 
     def test_429_ends_in_the_typed_error_once_the_retries_are_used_up(self) -> None:
-        self.failing(99, lambda call: call.send_failure(429, "rate_limited", retryable=True, headers={"retry-after": "1"}))
+        self.failing(
+            99,
+            lambda call: call.send_failure(429, "rate_limited", retryable=True, headers={"retry-after": "1"}),
+        )
         with self.assertRaises(torpor.RateLimitError) as caught:
             self.get()
         self.assertEqual(caught.exception.retry_after_seconds, 1)
         self.assertEqual(len(self.server.calls), 4)
 
     def test_a_wait_that_is_too_long_is_the_caller_s_to_decide(self) -> None:
-        self.failing(99, lambda call: call.send_failure(503, "host_unavailable", retryable=True, headers={"retry-after": "3600"}))
+        self.failing(
+            99,
+            lambda call: call.send_failure(
+                503, "host_unavailable", retryable=True, headers={"retry-after": "3600"}
+            ),
+        )
         with self.assertRaises(torpor.UnavailableError):
             self.get()
         self.assertEqual((self.waits, len(self.server.calls)), ([], 1))
 
     def test_a_wait_beyond_the_call_s_time_limit_is_not_begun(self) -> None:
-        self.failing(99, lambda call: call.send_failure(503, "host_unavailable", retryable=True, headers={"retry-after": "30"}))
+        self.failing(
+            99,
+            lambda call: call.send_failure(
+                503, "host_unavailable", retryable=True, headers={"retry-after": "30"}
+            ),
+        )
         with self.assertRaises(torpor.UnavailableError):
             self.get(call_timeout_seconds=5)
         self.assertEqual(self.waits, [])

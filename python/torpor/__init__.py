@@ -49,8 +49,8 @@ from .templates import BuildProgress, Template, TemplateBuild, Templates
 __all__ = [
     "ApiKey",
     "ApiKeys",
-    "AttestedStep",
     "Attestation",
+    "AttestedStep",
     "AuthenticationError",
     "BackgroundCommand",
     "BuildProgress",

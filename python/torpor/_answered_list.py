@@ -8,7 +8,7 @@ from .errors import TorporError
 
 
 def answered_list(answer: Mapping[str, Any], name: str) -> List[Dict[str, Any]]:
-    """The list in an answer `{"items": [...]}` or `{name: [...]}`. Its elements are not checked beyond being objects."""
+    """The list in an answer `{"items": [...]}` or `{name: [...]}`, whose elements must be objects of any shape."""
     items = answer.get(name, answer.get("items"))
     if isinstance(items, list) and all(isinstance(item, dict) for item in items):
         return items

@@ -146,9 +146,7 @@ def _check_api_key(api_key: str, origin: str) -> str:
     """A key as an HTTP header can carry it. The error does not quote the key."""
     if re.fullmatch(r"[\x21-\x7e]+", api_key):
         return api_key
-    problem = (
-        "is empty" if api_key == "" else "contains spaces, line breaks or characters that are not ASCII"
-    )
+    problem = "is empty" if api_key == "" else "contains spaces, line breaks or characters that are not ASCII"
     raise _configuration_error(f"the API key from {origin} {problem}: pass the key as it was given out")
 
 

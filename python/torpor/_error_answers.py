@@ -52,6 +52,7 @@ _CLASS_BY_CODE: Dict[str, Type[TorporError]] = {
     "capacity_exhausted": CapacityError,
     "rate_limited": RateLimitError,
     "host_unavailable": UnavailableError,
+    "store_unavailable": UnavailableError,
     "template_not_ready": UnavailableError,
     "guest_unavailable": UnavailableError,
     "deadline_exceeded": TimeoutError,

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 from ._answered_list import answered_list
 from ._request import Request, invalid, json_fields, path_segment
 from ._transport import Transport
+from ._upload_body import to_upload_body
 from .background_command import BackgroundCommand
 from .errors import NotFoundError
 from .exec_result import Command, ExecResult, check_command, exec_result
@@ -87,7 +88,9 @@ class SandboxCommands:
         request = self._exec_request(
             {
                 **fields,
-                "timeout_seconds": _BACKGROUND_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds,
+                "timeout_seconds": _BACKGROUND_TIMEOUT_SECONDS
+                if timeout_seconds is None
+                else timeout_seconds,
                 "background": True,
             },
             call,
@@ -111,6 +114,19 @@ class SandboxCommands:
                 return False
             raise
         return True
+
+    def write_stdin(
+        self, exec_id: str, data: Union[str, bytes], close: bool, call_timeout_seconds: Optional[float]
+    ) -> None:
+        self._transport.text(
+            Request(
+                "POST",
+                f"{self._process_path(exec_id)}/stdin",
+                query={"close": close or None},
+                upload=to_upload_body(data),
+                call_timeout_seconds=call_timeout_seconds,
+            )
+        )
 
     def processes(self, call_timeout_seconds: Optional[float]) -> List[SandboxProcess]:
         request = Request("GET", f"{self._root}/processes", call_timeout_seconds=call_timeout_seconds)

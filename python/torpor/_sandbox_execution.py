@@ -45,7 +45,8 @@ class SandboxExecution(SandboxResource):
         on_stderr: Optional[Callable[[str], object]] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
-    ) -> ExecResult[str]: ...
+    ) -> ExecResult[str]:
+        ...
 
     @overload
     def exec(
@@ -64,7 +65,8 @@ class SandboxExecution(SandboxResource):
         on_stderr: Optional[Callable[[bytes], object]] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
-    ) -> ExecResult[bytes]: ...
+    ) -> ExecResult[bytes]:
+        ...
 
     def exec(
         self,
@@ -86,12 +88,13 @@ class SandboxExecution(SandboxResource):
         """Runs a command and waits for its end. It is never run twice, whatever is retried.
 
         `cmd`: text is run by a login shell, a sequence as it is. `cwd`: default the template's, `/workspace` in
-        Torpor's own. `env`: added to the sandbox's. `user`: default `user`. `stdin`: text given on standard input, which
-        is then closed; without it standard input is empty. `timeout_seconds`: until TERM, then KILL, to all the command
-        started; default 60, at most 86,400. `max_output_bytes`: kept per stream; default 4 MiB, at most 64 MiB, the rest
-        is counted and dropped. `binary`: output as bytes, exact; else as text, no character cut in two. `on_stdout`,
-        `on_stderr`: called with output as it comes; a slow one slows the command. `idempotency_key`: covers what no
-        retry can, this process ending in between. `call_timeout_seconds`: default 30 s more than the command's own.
+        Torpor's own. `env`: added to the sandbox's. `user`: default `user`. `stdin`: text given on standard input,
+        which is then closed; without it standard input is empty. `timeout_seconds`: until TERM, then KILL, to all the
+        command started; default 60, at most 86,400. `max_output_bytes`: kept per stream; default 4 MiB, at most
+        64 MiB, the rest is counted and dropped. `binary`: output as bytes, exact; else as text, no character cut in
+        two. `on_stdout`, `on_stderr`: called with output as it comes; a slow one slows the command.
+        `idempotency_key`: covers what no retry can, this process ending in between. `call_timeout_seconds`: default
+        30 s more than the command's own.
 
         A command that fails is a result, not an error, unless `check=True`: then any end but exit code 0 raises
         CommandError. ^C, and an error raised by a callback, kill the command. Raises SandboxEndedError when the sandbox
@@ -133,7 +136,8 @@ class SandboxExecution(SandboxResource):
         binary: Literal[False] = False,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
-    ) -> ExecStream[str]: ...
+    ) -> ExecStream[str]:
+        ...
 
     @overload
     def exec_stream(
@@ -150,7 +154,8 @@ class SandboxExecution(SandboxResource):
         binary: Literal[True],
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
-    ) -> ExecStream[bytes]: ...
+    ) -> ExecStream[bytes]:
+        ...
 
     def exec_stream(
         self,
@@ -191,11 +196,15 @@ class SandboxExecution(SandboxResource):
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
         stdin: Optional[str] = None,
+        keep_stdin_open: bool = False,
         timeout_seconds: Optional[float] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
     ) -> BackgroundCommand:
-        """Starts a command that goes on without us; its `timeout_seconds` is 86,400 (a day) when not given."""
+        """Starts a command that goes on without us; its `timeout_seconds` is 86,400 (a day) when not given.
+
+        `keep_stdin_open`: its standard input takes what `write_stdin` is given; not together with `stdin`.
+        """
         fields = command_fields(
             cmd,
             cwd=cwd,
@@ -205,6 +214,8 @@ class SandboxExecution(SandboxResource):
             timeout_seconds=timeout_seconds,
             max_output_bytes=None,
         )
+        # Left out unless wanted, so that a server that does not know it is not asked for it.
+        fields["keep_stdin_open"] = keep_stdin_open or None
         call = {"idempotency_key": idempotency_key, "call_timeout_seconds": call_timeout_seconds}
         return self._commands.start(fields, call)
 

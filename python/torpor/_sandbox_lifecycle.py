@@ -68,9 +68,7 @@ class SandboxLifecycle(SandboxResource):
         fields = {"reason": reason, "tenant": tenant, "persistent": persistent}
         return self._update("POST", "/promote", fields, {}, call_timeout_seconds)
 
-    def set_ttl(
-        self, seconds: Optional[int], *, call_timeout_seconds: Optional[float] = None
-    ) -> SandboxInfo:
+    def set_ttl(self, seconds: Optional[int], *, call_timeout_seconds: Optional[float] = None) -> SandboxInfo:
         """Sets the deadline to `seconds` from now, sooner or later than it was; None takes a persistent one's away.
 
         It is in force when this returns.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 from .exec_result import ExecResult
 from .exec_stream import ExecStream
@@ -42,6 +42,19 @@ class BackgroundCommand:
             call_timeout_seconds=call_timeout_seconds,
         )
         return stream.result
+
+    def write_stdin(
+        self,
+        data: Union[str, bytes],
+        *,
+        close: bool = False,
+        call_timeout_seconds: Optional[float] = None,
+    ) -> None:
+        """Gives it input, at most 8 MiB at once, and with `close` no more after that; needs `keep_stdin_open`.
+
+        Waits while the command does not read. A repeated request writes once.
+        """
+        self._commands.write_stdin(self.exec_id, data, close, call_timeout_seconds)
 
     def kill(self, signal: str = "SIGKILL", *, call_timeout_seconds: Optional[float] = None) -> bool:
         """Signals it and all it started. Returns False when it had ended."""

@@ -51,9 +51,7 @@ class CodeContexts:
         self, context: Union[CodeContext, str], *, call_timeout_seconds: Optional[float] = None
     ) -> None:
         """Starts its kernel anew: its variables are gone. Raises NotFoundError."""
-        request = Request(
-            "POST", f"{self._one(context)}/restart", call_timeout_seconds=call_timeout_seconds
-        )
+        request = Request("POST", f"{self._one(context)}/restart", call_timeout_seconds=call_timeout_seconds)
         self._transport.text(request)
 
     def remove(

@@ -168,9 +168,7 @@ class ExecStream(Generic[Output]):
         return exec_result(line, cast(Output, stdout.as_text()), cast(Output, stderr.as_text()), is_truncated)
 
     def _lost(self, cause: Optional[TorporError]) -> ConnectionError:
-        what = (
-            "a command was starting" if self.exec_id is None else f"command {self.exec_id} was running"
-        )
+        what = "a command was starting" if self.exec_id is None else f"command {self.exec_id} was running"
         told = cause.details.get("why") if cause is not None else None
         why = told or "the stream ended without saying how the command ended"
         return ConnectionError(

@@ -65,9 +65,7 @@ class SandboxFilesystem:
 
         Use it in a `with` block: it holds a connection until it is read to its end or closed.
         """
-        return answer_file(
-            self._open_content(path, offset, length, call_timeout_seconds), f"reading {path}"
-        )
+        return answer_file(self._open_content(path, offset, length, call_timeout_seconds), f"reading {path}")
 
     def write(
         self,
@@ -80,10 +78,10 @@ class SandboxFilesystem:
     ) -> FileEntry:
         """Writes a file; missing directories are made. A failed write leaves the old content whole.
 
-        `content`: text, bytes, a file opened for reading, or an iterable of bytes or text. `mode`: permission bits, e.g.
-        0o755; default those of the file replaced, else 0o644. `user`: owner of what is made; default `user`. What
-        comes from an iterable is sent once: such a write is not retried. Raises NoSpaceError when the sandbox's disk
-        is full.
+        `content`: text, bytes, a file opened for reading, or an iterable of bytes or text. `mode`: permission bits,
+        e.g. 0o755; default those of the file replaced, else 0o644. `user`: owner of what is made; default `user`.
+        What comes from an iterable is sent once: such a write is not retried. Raises NoSpaceError when the sandbox's
+        disk is full.
         """
         query: Dict[str, QueryValue] = {"path": path, "mode": _mode_text(mode), "user": user}
         return file_entry(self._transport.json(self._upload("", query, content, call_timeout_seconds)))
@@ -99,9 +97,7 @@ class SandboxFilesystem:
     ) -> FileEntry:
         """Copies a local file into the sandbox, as `write` does. For a whole directory see `upload_archive`."""
         with open(local_path, "rb") as file:
-            return self.write(
-                path, file, mode=mode, user=user, call_timeout_seconds=call_timeout_seconds
-            )
+            return self.write(path, file, mode=mode, user=user, call_timeout_seconds=call_timeout_seconds)
 
     def download(
         self, path: str, local_path: LocalPath, *, call_timeout_seconds: Optional[float] = None

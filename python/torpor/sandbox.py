@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Dict, Literal, Mapping, Optional, Type, Union
+from typing import Any, Dict, Literal, Mapping, Optional, Sequence, Type, Union
 
 from ._create_request import CREATE_SECONDS, MaybeSeconds, create_body, create_sandbox
 from ._error_answers import error_from_fields
@@ -140,8 +140,8 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
     ) -> "Sandbox":
         """That tenant's sandbox for that key, awake: the one there is, else a new one. `is_new` says which.
 
-        One call, however many ask at once. `key`: 1 to 256 characters of your own, e.g. a chat's id. The other arguments
-        are those of `create` and count when it is made; `persistent` is True unless given.
+        One call, however many ask at once. `key`: 1 to 256 characters of your own, e.g. a chat's id. The other
+        arguments are those of `create` and count when it is made; `persistent` is True unless given.
         """
         transport = transport_of(client, url, api_key)
         given = {
@@ -176,9 +176,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
         )
         answer = transport.json(request)
         wire = answer.get("sandbox")
-        return cls(
-            transport, wire if isinstance(wire, dict) else {}, is_new=answer.get("created") is True
-        )
+        return cls(transport, wire if isinstance(wire, dict) else {}, is_new=answer.get("created") is True)
 
     @classmethod
     def get(
@@ -193,15 +191,13 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
         """A sandbox by its id; an ended one too, for 7 days. Raises NotFoundError `sandbox_not_found`."""
         transport = transport_of(client, url, api_key)
         path = f"/v1/sandboxes/{path_segment('id', id)}"
-        return cls(
-            transport, transport.json(Request("GET", path, call_timeout_seconds=call_timeout_seconds))
-        )
+        return cls(transport, transport.json(Request("GET", path, call_timeout_seconds=call_timeout_seconds)))
 
     @classmethod
     def list(
         cls,
         *,
-        state: Optional[str] = None,
+        state: Union[str, Sequence[str], None] = None,
         tenant: Optional[str] = None,
         template: Optional[str] = None,
         metadata: Optional[Mapping[str, str]] = None,
@@ -213,12 +209,12 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
     ) -> PagedList["Sandbox"]:
         """Sandboxes that meet all conditions, the newest first, fetched page by page as they are iterated.
 
-        `state`: one, several separated by commas, or `all`; default all but `destroyed`. `metadata`: all of these
+        `state`: one, several, or `all`; default all but `destroyed`. `metadata`: all of these
         labels. `page_size`: default 50, at most 200.
         """
         transport = transport_of(client, url, api_key)
         filters: Dict[str, QueryValue] = {
-            "state": state,
+            "state": state if state is None or isinstance(state, str) else ",".join(state),
             "tenant": tenant,
             "template": template,
             "limit": page_size,

@@ -47,8 +47,9 @@ export async function removeInstance(end: InstanceEnd): Promise<void> {
 /** The living process that a run file names. */
 export function runFileIdentity(stateDir: string, program: "host" | "server"): ProcessIdentity | undefined {
   try {
-    const { pid, start_time: startTime } = JSON.parse(readFileSync(join(stateDir, "run", `${program}.json`), "utf8")) as { pid: number; start_time: number };
-    return isAlive({ pid, startTime }) ? { pid, startTime } : undefined;
+    const record = JSON.parse(readFileSync(join(stateDir, "run", `${program}.json`), "utf8")) as { pid: number; start_time: number | string };
+    const identity = { pid: record.pid, startTime: Number(record.start_time) };
+    return isAlive(identity) ? identity : undefined;
   } catch {
     return undefined;
   }

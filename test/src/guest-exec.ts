@@ -22,8 +22,7 @@ export interface GuestExecOptions {
 
 /** Runs a shell command in a machine through the host's proxy, speaking envd's process service as the server does. */
 export function guestExec(host: HttpClient, machineId: string, command: string, options: GuestExecOptions = {}): Promise<GuestExecResult> {
-  const authorization = `Basic ${Buffer.from(`${options.user ?? "user"}:`).toString("base64")}`;
-  return guestExecAt(host, `/v1/machines/${machineId}/ports/${GUEST_PORT}`, command, { ...options, headers: { ...options.headers, "x-guest-authorization": authorization } });
+  return guestExecAt(host, `/v1/machines/${machineId}/ports/${GUEST_PORT}`, command, options);
 }
 
 /** The same where the agent's own routes begin at `prefix`. */

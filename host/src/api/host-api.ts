@@ -24,7 +24,9 @@ export interface HostApiOptions {
 interface Call {
   incoming: IncomingMessage;
   outgoing: ServerResponse;
-  url: URL;
+  query: URLSearchParams;
+  /** What stands after the path, with its `?`; as it came. */
+  search: string;
   /** What the route's pattern captured. */
   parts: string[];
   /** Aborted when the caller leaves before the answer is whole. */
@@ -61,12 +63,14 @@ export function createHostApi(options: HostApiOptions): Server {
       if (given.length !== expected.length || !timingSafeEqual(given, expected)) {
         throw new CodedError("unauthenticated", "the host token is missing or wrong");
       }
-      const url = new URL(incoming.url ?? "/", "http://host");
+      // As it came: resolving `..` would lead a path that is meant for one machine's guest to another machine.
+      const [pathname = "/"] = (incoming.url ?? "/").split("?", 1);
+      const search = (incoming.url ?? "/").slice(pathname.length);
       const route = routes
-        .map((candidate) => ({ candidate, match: candidate.pattern.exec(url.pathname) }))
+        .map((candidate) => ({ candidate, match: candidate.pattern.exec(pathname) }))
         .find(({ candidate, match }) => match !== null && (candidate.method === "*" || candidate.method === incoming.method));
-      if (route?.match === undefined || route.match === null) throw new CodedError("not_found", `the host has no ${incoming.method} ${url.pathname}`);
-      await route.candidate.answer({ incoming, outgoing, url, parts: route.match.slice(1), signal: left.signal });
+      if (route?.match === undefined || route.match === null) throw new CodedError("not_found", `the host has no ${incoming.method} ${pathname}`);
+      await route.candidate.answer({ incoming, outgoing, query: new URLSearchParams(search), search, parts: route.match.slice(1), signal: left.signal });
     } catch (error) {
       fail(outgoing, error, options.log);
     }
@@ -79,8 +83,8 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
     {
       method: "*",
       pattern: /^\/v1\/machines\/([^/]+)\/ports\/(\d+)(\/.*)$/,
-      answer: ({ incoming, outgoing, url, parts: [id = "", port = "", path = "/"] }) =>
-        proxyToGuest(machines, { machineId: id, port: portNumber(port), path: `${path}${url.search}` }, incoming, outgoing),
+      answer: ({ incoming, outgoing, search, parts: [id = "", port = "", path = "/"] }) =>
+        proxyToGuest(machines, { machineId: id, port: portNumber(port), path: `${path}${search}` }, incoming, outgoing),
     },
     {
       method: "PUT",
@@ -111,7 +115,7 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
     {
       method: "DELETE",
       pattern: /^\/v1\/machines\/([^/]+)$/,
-      answer: async ({ outgoing, url, parts: [id = ""] }) => json(outgoing, 200, await machines.end(id, endReason(url.searchParams.get("reason")))),
+      answer: async ({ outgoing, query, parts: [id = ""] }) => json(outgoing, 200, await machines.end(id, endReason(query.get("reason")))),
     },
     {
       method: "POST",
@@ -144,9 +148,9 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
     {
       method: "GET",
       pattern: /^\/v1\/events$/,
-      answer: async ({ outgoing, url, signal }) => {
-        const waitMs = Math.min(Number(url.searchParams.get("wait_ms") ?? 0) || 0, MAX_WAIT_MS);
-        json(outgoing, 200, await feed.after(Number(url.searchParams.get("after") ?? 0) || 0, waitMs, signal));
+      answer: async ({ outgoing, query, signal }) => {
+        const waitMs = Math.min(Number(query.get("wait_ms") ?? 0) || 0, MAX_WAIT_MS);
+        json(outgoing, 200, await feed.after(Number(query.get("after") ?? 0) || 0, waitMs, signal));
       },
     },
     { method: "GET", pattern: /^\/v1\/health$/, answer: async ({ outgoing }) => json(outgoing, 200, await health()) },

@@ -48,7 +48,12 @@ export async function findGolden(goldenDir: string, driver: Driver): Promise<Gol
     throw error;
   }
   const { name, version, acceleration } = driver.info;
-  if (manifest.driver !== name || manifest.driver_version !== version || manifest.acceleration !== acceleration) return undefined;
+  if (
+    manifest.driver !== name ||
+    manifest.driver_version !== version ||
+    manifest.acceleration !== acceleration
+  )
+    return undefined;
   return { imageDir: join(goldenDir, IMAGE) };
 }
 
@@ -73,17 +78,37 @@ export async function bakeGolden(options: {
   try {
     const machine = await driver.boot({ rootfsDir }, place, limits, signal);
     const { locked } = await guest.waitUntilUp(BOOT_TIMEOUT_MS, signal);
-    if (!locked) throw new CodedError("internal", "the guest agent of a fresh boot is not locked; a golden snapshot of it would hand out an open machine");
-    const services = settings.services.map(({ name, command, user, readyUrl }) => ({ name, command, user, ready_url: readyUrl }));
+    if (!locked)
+      throw new CodedError(
+        "internal",
+        "the guest agent of a fresh boot is not locked; a golden snapshot of it would hand out an open machine",
+      );
+    const services = settings.services.map(({ name, command, user, ready }) => ({
+      name,
+      command,
+      user,
+      ready_url: ready === undefined ? undefined : `http://127.0.0.1:${ready.port}${ready.path}`,
+    }));
     await guest.prepare(
-      { env: settings.env, default_user: settings.user, default_workdir: settings.workdir, services, services_timeout_ms: SERVICES_TIMEOUT_MS },
+      {
+        env: settings.env,
+        default_user: settings.user,
+        default_workdir: settings.workdir,
+        services,
+        services_timeout_ms: SERVICES_TIMEOUT_MS,
+      },
       PREPARE_TIMEOUT_MS,
     );
     await delay(SETTLE_MS);
     guest.close(); // no connection of ours goes into the image
     await driver.checkpoint(machine, join(unfinished, IMAGE), signal);
     const { name, version, acceleration } = driver.info;
-    const manifest: GoldenManifest = { driver: name, driver_version: version, acceleration, baked_at: new Date().toISOString() };
+    const manifest: GoldenManifest = {
+      driver: name,
+      driver_version: version,
+      acceleration,
+      baked_at: new Date().toISOString(),
+    };
     await writeFile(join(unfinished, MANIFEST), JSON.stringify(manifest));
     await mkdir(dirname(goldenDir), { recursive: true });
     await rm(goldenDir, { recursive: true, force: true });

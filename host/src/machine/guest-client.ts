@@ -80,7 +80,10 @@ export class GuestClient {
       }
       await delay(waitMs);
     }
-    throw new CodedError("deadline_exceeded", `the guest agent at ${this.address} did not answer within ${timeoutMs} ms: ${String(last)}`);
+    throw new CodedError(
+      "deadline_exceeded",
+      `the guest agent at ${this.address} did not answer within ${timeoutMs} ms: ${String(last)}`,
+    );
   }
 
   /**
@@ -91,7 +94,10 @@ export class GuestClient {
   async prepare(preparation: GuestPreparation, timeoutMs = 15_000): Promise<void> {
     const answer = await this.#call("POST", "/torpor/prepare", JSON.stringify(preparation), timeoutMs);
     if (answer.status !== 200) {
-      throw new CodedError("guest_unavailable", `the guest at ${this.address} could not be prepared (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`);
+      throw new CodedError(
+        "guest_unavailable",
+        `the guest at ${this.address} could not be prepared (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`,
+      );
     }
   }
 
@@ -127,8 +133,17 @@ export class GuestClient {
     const json = JSON.stringify(body).replace(/"now_unix_ns":"(\d+)"/, '"now_unix_ns":$1');
     const answer = await this.#call("POST", "/torpor/init", json, timeoutMs);
     const parsed = attestationSchema.safeParse(answer.json);
-    if (answer.status !== 200 || !parsed.success || !parsed.data.complete || parsed.data.generation !== identity.generation) {
-      throw new CodedError("guest_unavailable", `the guest at ${this.address} did not attest its new identity (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`, { details: { attestation: answer.json } });
+    if (
+      answer.status !== 200 ||
+      !parsed.success ||
+      !parsed.data.complete ||
+      parsed.data.generation !== identity.generation
+    ) {
+      throw new CodedError(
+        "guest_unavailable",
+        `the guest at ${this.address} did not attest its new identity (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`,
+        { details: { attestation: answer.json } },
+      );
     }
     return parsed.data;
   }
@@ -149,7 +164,8 @@ export class GuestClient {
           let bytes = 0;
           incoming.on("data", (chunk: Buffer) => {
             bytes += chunk.length;
-            if (bytes > MAX_ANSWER_BYTES) outgoing.destroy(new Error(`answer above ${MAX_ANSWER_BYTES} bytes`));
+            if (bytes > MAX_ANSWER_BYTES)
+              outgoing.destroy(new Error(`answer above ${MAX_ANSWER_BYTES} bytes`));
             else chunks.push(chunk);
           });
           incoming.on("error", reject);
@@ -166,7 +182,10 @@ export class GuestClient {
           });
         },
       );
-      const timer = setTimeout(() => outgoing.destroy(new Error(`no answer to ${method} ${path} within ${timeoutMs} ms`)), timeoutMs);
+      const timer = setTimeout(
+        () => outgoing.destroy(new Error(`no answer to ${method} ${path} within ${timeoutMs} ms`)),
+        timeoutMs,
+      );
       outgoing.setNoDelay(true);
       outgoing.on("error", (error) => {
         clearTimeout(timer);

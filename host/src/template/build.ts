@@ -178,9 +178,6 @@ async function buildInto(buildDir: string, plan: BuildPlan): Promise<string> {
     env: recipe.env,
     user: recipe.user,
     workdir: recipe.workdir,
-    warmUp: recipe.warmUp.map(({ name, command, user }) =>
-      user === undefined ? { name, command } : { name, command, user },
-    ),
     services: recipe.services,
     builtAt: new Date().toISOString(),
     buildSeconds: Math.round((Date.now() - plan.startedAt) / 100) / 10,

@@ -4,6 +4,6 @@ export { BUILD_STAGES, type BuildProgress, type BuildStage } from "./build-progr
 export { contentHash, shortId } from "./content-hash.ts";
 export { GUEST_PATH } from "./finish-root.ts";
 export type { TemplateManifest } from "./manifest.ts";
-export { type Recipe, type WarmUpStep, listRecipes, loadRecipe } from "./recipe.ts";
+export { type Recipe, listRecipes, loadRecipe } from "./recipe.ts";
 export { type StoredTemplate, TemplateStore } from "./template-store.ts";
 export { type TreeDigest, digestTree } from "./tree-digest.ts";

@@ -23,14 +23,13 @@ export const manifestSchema = z.object({
   env: z.record(z.string(), z.string()),
   user: z.string(),
   workdir: z.string(),
-  warmUp: z.array(z.object({ name: z.string(), command: z.array(z.string()), user: z.string().optional() })),
   services: z
     .array(
       z.object({
         name: z.string(),
         command: z.array(z.string()),
         user: z.string().optional(),
-        readyUrl: z.string().optional(),
+        ready: z.object({ port: z.number().int(), path: z.string() }).optional(),
       }),
     )
     .default([]),

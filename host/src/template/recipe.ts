@@ -25,13 +25,6 @@ const npmPackageSchema = z.strictObject({
   directory: absolutePath,
 });
 
-const warmUpSchema = z.strictObject({
-  name: z.string().min(1).max(64),
-  /** Run after boot and before the golden snapshot is taken, so that its pages are already in the image. */
-  command: z.array(z.string()).min(1),
-  user: z.string().optional(),
-});
-
 const serviceSchema = z.strictObject({
   /** Also names its log, /var/log/torpor/NAME.log. */
   name: z.string().regex(/^[a-z][a-z0-9-]{0,62}$/, "must be lower-case letters, digits and hyphens"),
@@ -42,10 +35,12 @@ const serviceSchema = z.strictObject({
     .string()
     .regex(/^[a-z_][a-z0-9_-]*$/)
     .optional(),
-  /** Answers 2xx once the service serves; the snapshot waits for it. */
-  readyUrl: z
-    .string()
-    .regex(/^http:\/\/127\.0\.0\.1:\d{1,5}\/[^\s]*$/, "must be http://127.0.0.1:PORT/PATH")
+  /** Where it answers HTTP with 2xx once it serves; the snapshot waits for that. */
+  ready: z
+    .strictObject({
+      port: z.number().int().min(1).max(65535),
+      path: z.string().regex(/^\/[^\s]*$/, "must begin with a slash"),
+    })
     .optional(),
 });
 
@@ -81,13 +76,11 @@ export const recipeFileSchema = z.strictObject({
   workdir: absolutePath.optional(),
   /** The setup script may use the network. The result then depends on the day it is built; default false. */
   setupNetwork: z.boolean().optional(),
-  warmUp: z.array(warmUpSchema).optional(),
   services: z.array(serviceSchema).max(16).optional(),
 });
 export type RecipeFile = z.infer<typeof recipeFileSchema>;
 export type NpmPackage = z.infer<typeof npmPackageSchema>;
-export type WarmUpStep = z.infer<typeof warmUpSchema>;
-export type TemplateService = z.infer<typeof serviceSchema>;
+type TemplateService = z.infer<typeof serviceSchema>;
 
 /** One entry of a recipe's `files/`, to be owned by root in the template. */
 export interface RecipeEntry {
@@ -124,7 +117,6 @@ export interface Recipe {
   user: string;
   workdir: string;
   setupNetwork: boolean;
-  warmUp: WarmUpStep[];
   services: TemplateService[];
   layers: RecipeLayer[];
 }
@@ -273,7 +265,6 @@ function merge(chain: { file: RecipeFile; layer: RecipeLayer }[]): Recipe {
     user: lastOf((file) => file.user) ?? "root",
     workdir: lastOf((file) => file.workdir) ?? "/",
     setupNetwork: lastOf((file) => file.setupNetwork) ?? false,
-    warmUp: listOf((file) => file.warmUp),
     services: listOf((file) => file.services),
     layers: chain.map((part) => part.layer),
   };

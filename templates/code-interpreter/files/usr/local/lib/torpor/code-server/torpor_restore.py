@@ -19,14 +19,18 @@ FOLDER = "/run/torpor/reseed.d"
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
 SEND_TIMEOUT_SECONDS = 5.0
 
+# Called with the sandbox's environment variables and its generation, which is 0 for a copy that is nobody's yet.
+Then = Callable[[dict[str, str], int], None]
+
 _sandbox_names: set[str] = set()
 
 
-def listen(name: str, then: Callable[[dict[str, str]], None] | None = None) -> None:
+def listen(name: str, then: Then | None = None, own_names: frozenset[str] = frozenset()) -> None:
     """Registers this process under `name` and reseeds it at each restore, whatever its other threads do.
 
-    `then` is called with the sandbox's environment variables afterwards. Outside a sandbox nothing happens. A restore
-    that falls before the registration is covered as well: the generators are seeded anew once it stands.
+    `then` is called afterwards; the restore waits for it. Variables in `own_names` keep what this process has set. Outside a
+    sandbox nothing happens. A restore that falls before the registration is covered as well: the generators are seeded
+    anew once it stands.
     """
     path = f"{FOLDER}/{name}.{os.getpid()}.sock"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -46,7 +50,7 @@ def listen(name: str, then: Callable[[dict[str, str]], None] | None = None) -> N
     # A forked child must not keep the socket open: it would be waited for in vain once the parent has ended.
     os.register_at_fork(after_in_child=listener.close)
     reseed(os.urandom(64))
-    threading.Thread(target=_serve, args=(listener, then), name="torpor-restore", daemon=True).start()
+    threading.Thread(target=_serve, args=(listener, then, own_names), name="torpor-restore", daemon=True).start()
 
 
 def reseed(entropy: bytes) -> None:
@@ -78,7 +82,7 @@ def adopt_environment(env: dict[str, str]) -> None:
     _sandbox_names.update(env)
 
 
-def _serve(listener: socket.socket, then: Callable[[dict[str, str]], None] | None) -> None:
+def _serve(listener: socket.socket, then: Then | None, own_names: frozenset[str]) -> None:
     while True:
         try:
             connection, _ = listener.accept()
@@ -88,11 +92,11 @@ def _serve(listener: socket.socket, then: Callable[[dict[str, str]], None] | Non
             with connection:
                 connection.settimeout(SEND_TIMEOUT_SECONDS)
                 message = json.loads(_read_line(connection))
-                env = {str(name): str(value) for name, value in (message.get("env") or {}).items()}
+                env = {name: str(value) for name, value in (message.get("env") or {}).items() if name not in own_names}
                 reseed(base64.b64decode(message["entropy_base64"], validate=True))
                 adopt_environment(env)
                 if then is not None:
-                    then(env)
+                    then(env, int(message["generation"]))
                 connection.sendall(b"ok\n")
         except Exception as error:  # one bad caller must not end the service for the next
             print(f"torpor: a restore message was not understood: {error}", file=sys.__stderr__)

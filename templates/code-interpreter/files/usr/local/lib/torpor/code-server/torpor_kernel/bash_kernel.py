@@ -34,7 +34,7 @@ class BashKernel(Kernel):
     after_restore = ""
 
     @classmethod
-    def on_restore(cls, env: dict[str, str]) -> None:
+    def on_restore(cls, env: dict[str, str], generation: int) -> None:
         """Gives the shell the sandbox's variables and a `$RANDOM` that its siblings in other copies do not have."""
         exports = "".join(f"export {name}={quote(value)}; " for name, value in env.items() if name.isidentifier())
         cls.after_restore = f"RANDOM={secrets.randbits(31)}; {exports}"

@@ -8,6 +8,7 @@ from traitlets import ObjectName, Unicode
 
 from torpor_kernel.call_environment import call_environment
 from torpor_kernel.chart_data import chart_of_figure
+from torpor_kernel.inline_figures import show_figures_inline
 from torpor_kernel.table_data import table_of_frame
 
 
@@ -58,6 +59,10 @@ class PythonKernel(IPythonKernel):
         for added in (TableFormatter(parent=formatter), ChartFormatter(parent=formatter)):
             formatter.formatters[added.format_type] = added
         formatter.active_types = list(formatter.formatters)
+
+    def start(self) -> None:
+        super().start()
+        show_figures_inline(self.shell)
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         with call_environment(parent):

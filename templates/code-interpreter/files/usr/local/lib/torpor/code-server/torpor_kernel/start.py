@@ -5,6 +5,9 @@ import sys
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+# Set by the kernel for itself; the template's value is for scripts.
+OWN_NAMES = frozenset({"MPLBACKEND"})
+
 
 def main() -> None:
     language = sys.argv.pop(1)
@@ -27,7 +30,7 @@ def main() -> None:
         KernelApp.kernel_class = PythonKernel
     del sys.modules["debugpy"]
     del sys.path[0]
-    torpor_restore.listen(f"{language}-kernel", on_restore)
+    torpor_restore.listen(f"{language}-kernel", on_restore, OWN_NAMES)
     KernelApp.launch_instance()
 
 

@@ -12,7 +12,7 @@ import torpor_restore
 from torpor_notebook.contexts import Contexts
 from torpor_notebook.limits import REQUEST_BYTES_MAX
 from torpor_notebook.routes import application
-from torpor_notebook.warm_up import warm_up
+from torpor_notebook.warm_up import rehearsal, warm_up
 
 PORT = 49999
 
@@ -21,7 +21,7 @@ async def serve() -> None:
     runtime = Path(os.environ.get("TORPOR_RUNTIME_DIR") or tempfile.mkdtemp(prefix="torpor-code-"))
     contexts = Contexts(runtime, os.getcwd())
     asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, contexts.look)
-    torpor_restore.listen("code-server")
+    torpor_restore.listen("code-server", rehearsal(contexts))
     await warm_up(contexts)
     server = HTTPServer(application(contexts), max_body_size=REQUEST_BYTES_MAX, max_buffer_size=REQUEST_BYTES_MAX)
     # Who may come to this port is decided outside: by the host's proxy, and by the network, which lets no sandbox reach another.

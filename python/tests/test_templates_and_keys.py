@@ -1,0 +1,96 @@
+"""Templates and API keys."""
+
+from __future__ import annotations
+
+import json
+import unittest
+from typing import Any, List
+
+import torpor
+
+from .fake_server import Call, FakeServer
+
+
+class TemplatesAndKeys(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = FakeServer()
+        self.addCleanup(self.server.close)
+        self.client = self.server.client()
+
+    WIRE = {
+        "name": "base",
+        "hash": "h",
+        "description": "d",
+        "size_bytes": 1,
+        "built_at": "2026-11-29T16:00:00Z",
+        "golden": ["gvisor"],
+    }
+
+    def test_templates_are_listed_built_and_removed(self) -> None:
+        self.server.on_json("GET", "/v1/templates", 200, {"items": [self.WIRE]}).on_json(
+            "GET", "/v1/templates/base", 200, self.WIRE
+        )
+        self.assertEqual([each.name for each in self.client.templates.list()], ["base"])
+        self.assertEqual(self.client.templates.get("base").golden, ["gvisor"])
+
+        def build(call: Call) -> None:
+            call.begin_chunked()
+            call.line({"type": "progress", "stage": "root", "label": "Packages", "fraction": 0.5})
+            call.line({"type": "done", "template": self.WIRE, "cached": True})
+            call.end_chunked()
+
+        self.server.on("POST", "/v1/templates/base/build", build)
+        seen: List[Any] = []
+        built = self.client.templates.build("base", on_progress=seen.append)
+        self.assertEqual((built.template.name, built.cached, seen[0].fraction), ("base", True, 0.5))
+        self.server.on(
+            "DELETE", "/v1/templates/base", lambda call: (call.send_response(204), call.end_headers())[1]
+        )
+        self.assertIs(self.client.templates.remove("base"), True)
+        self.server.on(
+            "DELETE", "/v1/templates/base", lambda call: call.send_failure(404, "template_not_found")
+        )
+        self.assertIs(self.client.templates.remove("base"), False)
+
+    def test_a_failed_and_a_broken_off_build_are_errors(self) -> None:
+        for line, expected in (
+            ({"type": "error", "code": "no_space", "message": "full"}, torpor.NoSpaceError),
+            (None, torpor.ConnectionError),
+        ):
+
+            def build(call: Call) -> None:
+                call.begin_chunked()
+                if line is not None:
+                    call.line(line)
+                call.end_chunked()
+
+            self.server.on("POST", "/v1/templates/base/build", build)
+            with self.assertRaises(expected):
+                self.client.templates.build("base")
+
+    def test_a_key_is_shown_once_and_never_by_repr(self) -> None:
+        wire = {
+            "id": "key_1",
+            "name": "ci",
+            "prefix": "tp_ab",
+            "tenant": "t",
+            "scopes": ["sandbox:read"],
+            "created_at": "2026-11-29T16:00:00Z",
+            "expires_at": None,
+            "last_used_at": None,
+            "revoked_at": None,
+        }
+        self.server.on_json("POST", "/v1/keys", 201, {**wire, "key": "tp_secret"}).on_json(
+            "GET", "/v1/keys", 200, {"items": [wire]}
+        )
+        key = self.client.keys.create("ci", tenant="t", scopes=["sandbox:read"], expires_in_seconds=60)
+        self.assertEqual(key.key, "tp_secret")
+        self.assertNotIn("secret", repr(key))
+        self.assertEqual(
+            json.loads(self.server.calls_to("POST", "/keys")[-1]["body"]),
+            {"name": "ci", "tenant": "t", "scopes": ["sandbox:read"], "expires_in_seconds": 60},
+        )
+        self.assertIsNone(self.client.keys.list()[0].key)
+        self.server.on_json("DELETE", "/v1/keys/key_1", 200, wire)
+        self.assertIs(self.client.keys.revoke("key_1"), True)
+        self.assertIs(self.client.keys.revoke("key_2"), False)
