@@ -28,7 +28,12 @@ export interface LogOptions {
 /** JSON lines on standard error, secrets redacted here and nowhere else. */
 export function createLog({ name, level = "info" }: LogOptions): Log {
   return pino(
-    { name, level, redact: { paths: REDACTED_PATHS, censor: "[redacted]" }, timestamp: pino.stdTimeFunctions.isoTime },
+    {
+      name,
+      level,
+      redact: { paths: REDACTED_PATHS, censor: "[redacted]" },
+      timestamp: pino.stdTimeFunctions.isoTime,
+    },
     pino.destination({ dest: 2, sync: true }),
   );
 }

@@ -28,7 +28,13 @@ export class ProcessError extends Error {
   readonly signal: NodeJS.Signals | null;
   readonly stderr: string;
 
-  constructor(argv: readonly string[], exitCode: number | null, signal: NodeJS.Signals | null, stderr: string, why?: string) {
+  constructor(
+    argv: readonly string[],
+    exitCode: number | null,
+    signal: NodeJS.Signals | null,
+    stderr: string,
+    why?: string,
+  ) {
     const ending = why ?? (signal === null ? `exited with ${exitCode}` : `was ended by ${signal}`);
     const lastLines = stderr.trim().split("\n").slice(-5).join("\n");
     super(`${argv.join(" ")} ${ending}${lastLines === "" ? "" : `: ${lastLines}`}`);
@@ -67,7 +73,10 @@ class BoundedOutput {
  *
  * @throws ProcessError when it does not exit with 0, cannot be started, takes longer than `timeoutMs` or is aborted.
  */
-export async function run(argv: readonly [string, ...string[]], options: RunOptions = {}): Promise<RunResult> {
+export async function run(
+  argv: readonly [string, ...string[]],
+  options: RunOptions = {},
+): Promise<RunResult> {
   const { input, timeoutMs = 60_000, signal, maxOutputBytes = 4 * 1024 * 1024 } = options;
   if (signal?.aborted) throw new ProcessError(argv, null, null, "", "was not started: aborted");
   const output = options.outputFd ?? "pipe";
@@ -92,13 +101,16 @@ export async function run(argv: readonly [string, ...string[]], options: RunOpti
   const onAbort = (): void => kill("was aborted");
   signal?.addEventListener("abort", onAbort, { once: true });
   try {
-    const [exitCode, endSignal] = await new Promise<[number | null, NodeJS.Signals | null]>((resolve, reject) => {
-      child.once("error", (error) =>
-        reject(new ProcessError(argv, null, null, "", `could not be started: ${error.message}`)),
-      );
-      child.once("close", (code, killedBy) => resolve([code, killedBy]));
-    });
-    if (exitCode !== 0 || why !== undefined) throw new ProcessError(argv, exitCode, endSignal, stderr.toString(), why);
+    const [exitCode, endSignal] = await new Promise<[number | null, NodeJS.Signals | null]>(
+      (resolve, reject) => {
+        child.once("error", (error) =>
+          reject(new ProcessError(argv, null, null, "", `could not be started: ${error.message}`)),
+        );
+        child.once("close", (code, killedBy) => resolve([code, killedBy]));
+      },
+    );
+    if (exitCode !== 0 || why !== undefined)
+      throw new ProcessError(argv, exitCode, endSignal, stderr.toString(), why);
     return { stdout: stdout.toString(), stderr: stderr.toString() };
   } finally {
     clearTimeout(timer);

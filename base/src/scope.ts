@@ -46,7 +46,11 @@ export class Scope implements AsyncDisposable {
         errors.push(error);
       }
     }
-    if (errors.length > 0) throw new AggregateError(errors, `${errors.length} release(s) failed: ${errors.map(String).join("; ")}`);
+    if (errors.length > 0)
+      throw new AggregateError(
+        errors,
+        `${errors.length} release(s) failed: ${errors.map(String).join("; ")}`,
+      );
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -9,7 +9,10 @@ describe("the fake clock", () => {
     clock.after(10, () => fired.push(["early", clock.now()]));
     clock.after(31, () => fired.push(["not yet", clock.now()]));
     clock.advance(30);
-    expect(fired).toEqual([["early", 1010], ["late", 1030]]);
+    expect(fired).toEqual([
+      ["early", 1010],
+      ["late", 1030],
+    ]);
   });
 
   test("fires a timer that a firing timer sets within the same advance", () => {

@@ -6,7 +6,10 @@ import { describe, expect, test } from "vitest";
 
 /** What `action` throws. */
 async function failureOf(action: Promise<unknown>): Promise<ProcessError> {
-  const error: unknown = await action.then(() => undefined, (thrown: unknown) => thrown);
+  const error: unknown = await action.then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  );
   expect(error).toBeInstanceOf(ProcessError);
   return error as ProcessError;
 }
@@ -27,13 +30,18 @@ describe("run", () => {
   });
 
   test("tells command, exit code and the last lines of standard error of a failure", async () => {
-    const failure = await failureOf(run(["sh", "-c", "for i in 1 2 3 4 5 6 7; do echo line $i >&2; done; exit 3"]));
+    const failure = await failureOf(
+      run(["sh", "-c", "for i in 1 2 3 4 5 6 7; do echo line $i >&2; done; exit 3"]),
+    );
     expect(failure.exitCode).toBe(3);
     expect(failure.message).toMatch(/^sh -c .* exited with 3: line 3\nline 4\nline 5\nline 6\nline 7$/s);
   });
 
   test("tells the signal that ended it", async () => {
-    expect(await failureOf(run(["sh", "-c", "kill -SEGV $$"]))).toMatchObject({ exitCode: null, signal: "SIGSEGV" });
+    expect(await failureOf(run(["sh", "-c", "kill -SEGV $$"]))).toMatchObject({
+      exitCode: null,
+      signal: "SIGSEGV",
+    });
   });
 
   test("says so when the program does not exist", async () => {
@@ -42,7 +50,9 @@ describe("run", () => {
 
   test("kills what takes too long", async () => {
     const startedAt = performance.now();
-    expect((await failureOf(run(["sleep", "30"], { timeoutMs: 50 }))).message).toContain("was killed after 50 ms");
+    expect((await failureOf(run(["sleep", "30"], { timeoutMs: 50 }))).message).toContain(
+      "was killed after 50 ms",
+    );
     expect(performance.now() - startedAt).toBeLessThan(5000);
   });
 
@@ -51,7 +61,9 @@ describe("run", () => {
     const running = failureOf(run(["sleep", "30"], { signal: abort.signal }));
     abort.abort();
     expect((await running).message).toContain("was aborted");
-    expect((await failureOf(run(["touch", "/nonexistent/x"], { signal: abort.signal }))).message).toContain("was not started");
+    expect((await failureOf(run(["touch", "/nonexistent/x"], { signal: abort.signal }))).message).toContain(
+      "was not started",
+    );
   });
 
   test("keeps no more output than asked for, and the child still ends", async () => {

@@ -57,7 +57,18 @@ export class BareRuntime implements AsyncDisposable {
     const directory = await this.#bundle(undefined);
     await makeNetwork();
     const startedAt = performance.now();
-    await run(this.#argv(directory, "systrap", ["restore", "-detach", "-bundle", directory, "-image-path", imageDir, "bare"]), { outputFd: 2 });
+    await run(
+      this.#argv(directory, "systrap", [
+        "restore",
+        "-detach",
+        "-bundle",
+        directory,
+        "-image-path",
+        imageDir,
+        "bare",
+      ]),
+      { outputFd: 2 },
+    );
     while (!(await ping())) {
       if (performance.now() - startedAt > 30_000) throw new Error("the bare restore does not answer");
       await delay(1);
@@ -69,16 +80,39 @@ export class BareRuntime implements AsyncDisposable {
   }
 
   #argv(directory: string, platform: string, command: string[]): [string, ...string[]] {
-    return ["unshare", "--mount", "--propagation", "private", "--", "/bin/sh", LAUNCHER_PATH, this.#hide ? "hide" : "show", "-", "-", "--",
-      this.#runsc, `--root=${join(directory, "state")}`, `--platform=${platform}`, "--network=sandbox",
-      `--overlay2=root:dir=${join(directory, "overlay")}`, "--ignore-cgroups", "--net-disconnect-ok=true", ...command];
+    return [
+      "unshare",
+      "--mount",
+      "--propagation",
+      "private",
+      "--",
+      "/bin/sh",
+      LAUNCHER_PATH,
+      this.#hide ? "hide" : "show",
+      "-",
+      "-",
+      "--",
+      this.#runsc,
+      `--root=${join(directory, "state")}`,
+      `--platform=${platform}`,
+      "--network=sandbox",
+      `--overlay2=root:dir=${join(directory, "overlay")}`,
+      "--ignore-cgroups",
+      "--net-disconnect-ok=true",
+      ...command,
+    ];
   }
 
   /** The host's own bundle; with another command when one is given. */
   async #bundle(args: string[] | undefined): Promise<string> {
     const directory = join(this.#directory, String((this.#starts += 1)));
     await mkdir(join(directory, "overlay"), { recursive: true });
-    await writeBundle({ directory, rootfsDir: this.#rootfsDir, netns: NETNS, ...(args === undefined ? {} : { args }) });
+    await writeBundle({
+      directory,
+      rootfsDir: this.#rootfsDir,
+      netns: NETNS,
+      ...(args === undefined ? {} : { args }),
+    });
     return directory;
   }
 
@@ -91,23 +125,38 @@ export class BareRuntime implements AsyncDisposable {
 async function makeNetwork(): Promise<void> {
   await removeNetwork();
   await run(["ip", "-batch", "-"], {
-    input: [`netns add ${NETNS}`, `link add ${LINK} type veth peer name eth0 netns ${NETNS}`, `addr add ${OUTER}/30 dev ${LINK}`, `link set ${LINK} up`].join("\n"),
+    input: [
+      `netns add ${NETNS}`,
+      `link add ${LINK} type veth peer name eth0 netns ${NETNS}`,
+      `addr add ${OUTER}/30 dev ${LINK}`,
+      `link set ${LINK} up`,
+    ].join("\n"),
   });
   await run(["ip", "-n", NETNS, "-batch", "-"], {
-    input: [`addr add ${INNER}/30 dev eth0`, "link set lo up", "link set eth0 up", `route add default via ${OUTER}`].join("\n"),
+    input: [
+      `addr add ${INNER}/30 dev eth0`,
+      "link set lo up",
+      "link set eth0 up",
+      `route add default via ${OUTER}`,
+    ].join("\n"),
   });
 }
 
 async function removeNetwork(): Promise<void> {
-  await run(["ip", "-force", "-batch", "-"], { input: `link del ${LINK}\nnetns del ${NETNS}` }).catch(() => {});
+  await run(["ip", "-force", "-batch", "-"], { input: `link del ${LINK}\nnetns del ${NETNS}` }).catch(
+    () => {},
+  );
 }
 
 function ping(): Promise<boolean> {
   return new Promise((resolve) => {
-    const outgoing = request({ host: INNER, port: 49_983, path: "/health", agent: false, timeout: 100 }, (answer) => {
-      answer.resume();
-      resolve(answer.statusCode === 204);
-    });
+    const outgoing = request(
+      { host: INNER, port: 49_983, path: "/health", agent: false, timeout: 100 },
+      (answer) => {
+        answer.resume();
+        resolve(answer.statusCode === 204);
+      },
+    );
     outgoing.on("timeout", () => outgoing.destroy());
     outgoing.on("error", () => resolve(false));
     outgoing.end();

@@ -16,7 +16,8 @@ export async function burstOfCreates(instance: Instance, template: string): Prom
       const { stdout } = await sandbox.exec(`echo ${index}`);
       readings.push(performance.now() - startedAt);
       await sandbox.destroy();
-      if (stdout.trim() !== String(index)) throw new Error(`sandbox ${index} printed ${JSON.stringify(stdout)}`);
+      if (stdout.trim() !== String(index))
+        throw new Error(`sandbox ${index} printed ${JSON.stringify(stdout)}`);
     }),
   );
   const failed = outcomes.filter((outcome) => outcome.status === "rejected");

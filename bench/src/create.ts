@@ -6,7 +6,12 @@ import { type Figure, summarize } from "./figures.ts";
 import { poolFull } from "./waiting.ts";
 
 /** Create to first output through the SDK on a pool hit, against a cold `runsc run` of echo, turn by turn. */
-export async function createOnHit(instance: Instance, template: string, bare: BareRuntime, rounds: number): Promise<Figure[]> {
+export async function createOnHit(
+  instance: Instance,
+  template: string,
+  bare: BareRuntime,
+  rounds: number,
+): Promise<Figure[]> {
   const ours: number[] = [];
   const creates: number[] = [];
   const cold: number[] = [];
@@ -31,8 +36,20 @@ export async function createOnHit(instance: Instance, template: string, bare: Ba
     { name: "create, pool hit, p50", value: create.p50, unit: "ms" },
     { name: "create to first output, pool hit, p50", value: hit.p50, unit: "ms" },
     { name: "create to first output, pool hit, p99", value: hit.p99, unit: "ms" },
-    { name: "  ratio of p50 to cold `runsc run`", value: hit.p50 / echo.p50, unit: "x", most: 0.15, against: `runsc run, n=${echo.count}` },
-    { name: "  ratio of p99 to p50", value: hit.p99 / hit.p50, unit: "x", most: 2, against: `n=${hit.count}` },
+    {
+      name: "  ratio of p50 to cold `runsc run`",
+      value: hit.p50 / echo.p50,
+      unit: "x",
+      most: 0.15,
+      against: `runsc run, n=${echo.count}`,
+    },
+    {
+      name: "  ratio of p99 to p50",
+      value: hit.p99 / hit.p50,
+      unit: "x",
+      most: 2,
+      against: `n=${hit.count}`,
+    },
   ];
 }
 
@@ -40,7 +57,14 @@ export async function createOnHit(instance: Instance, template: string, bare: Ba
  * A miss: the host is asked for a machine while nothing is ready, against a bare `runsc restore` of the same image until
  * its first answer. `source` says whether an empty process waited (`shell`) or none (`cold`).
  */
-export async function createOnMiss(instance: Instance, template: string, source: "shell" | "cold", bare: BareRuntime, imageDir: string, rounds: number): Promise<Figure[]> {
+export async function createOnMiss(
+  instance: Instance,
+  template: string,
+  source: "shell" | "cold",
+  bare: BareRuntime,
+  imageDir: string,
+  rounds: number,
+): Promise<Figure[]> {
   const ours: number[] = [];
   const theirs: number[] = [];
   for (let round = -1; round < rounds; round++) {
@@ -63,7 +87,13 @@ export async function createOnMiss(instance: Instance, template: string, source:
   return [
     { name: `bare \`runsc restore\` to first answer, p50`, value: restore.p50, unit: "ms" },
     { name: `create, pool miss (${what}), p50`, value: miss.p50, unit: "ms" },
-    { name: "  ratio to bare restore", value: miss.p50 / restore.p50, unit: "x", most: 1.3, against: `runsc restore, n=${restore.count}` },
+    {
+      name: "  ratio to bare restore",
+      value: miss.p50 / restore.p50,
+      unit: "x",
+      most: 1.3,
+      against: `runsc restore, n=${restore.count}`,
+    },
   ];
 }
 
@@ -72,6 +102,8 @@ async function shellReady(instance: Instance, template: string): Promise<void> {
   // Use up what is ready: those creates are not counted.
   const { pool } = await instance.host.health();
   const ready = pool.find((candidate) => candidate.template === template)?.ready ?? 0;
-  const machines = await Promise.all(Array.from({ length: ready }, () => instance.host.create({ template, memory_mb: 1024 })));
+  const machines = await Promise.all(
+    Array.from({ length: ready }, () => instance.host.create({ template, memory_mb: 1024 })),
+  );
   void Promise.all(machines.map((machine) => instance.host.end(machine.id)));
 }

@@ -31,7 +31,12 @@ int main(int argc, char **argv) {
 
 /** exec("true") through SDK, server, host and guest, against posix_spawn of a shell inside the same sandbox, in turns. */
 export async function execRoundTrip(instance: Instance, rounds: number): Promise<Figure[]> {
-  await using sandbox = await Sandbox.create({ url: instance.url, apiKey: instance.apiKey, template: "code-interpreter", cpu: 2 });
+  await using sandbox = await Sandbox.create({
+    url: instance.url,
+    apiKey: instance.apiKey,
+    template: "code-interpreter",
+    cpu: 2,
+  });
   await sandbox.files.write("/tmp/spawn.c", SPAWN_SOURCE);
   const built = await sandbox.exec("gcc -O1 -o /tmp/spawn /tmp/spawn.c", { timeoutSeconds: 120 });
   if (built.exitCode !== 0) throw new Error(`gcc failed: ${built.stderr}`);
@@ -57,9 +62,15 @@ export async function execRoundTrip(instance: Instance, rounds: number): Promise
   const [spawn, exec, burst] = [summarize(inside), summarize(paced), summarize(rapid)];
   return [
     { name: "posix_spawn of `/bin/sh -c true` inside, p50", value: spawn.p50, unit: "ms" },
-    { name: "exec(\"true\") round trip, p50", value: exec.p50, unit: "ms" },
-    { name: "exec(\"true\") round trip, p99", value: exec.p99, unit: "ms" },
-    { name: "  ratio to posix_spawn inside", value: exec.p50 / spawn.p50, unit: "x", most: 1.3, against: `posix_spawn, n=${spawn.count * 15}; exec n=${exec.count}` },
-    { name: "exec(\"true\") eight in a row without a pause, p50", value: burst.p50, unit: "ms" },
+    { name: 'exec("true") round trip, p50', value: exec.p50, unit: "ms" },
+    { name: 'exec("true") round trip, p99', value: exec.p99, unit: "ms" },
+    {
+      name: "  ratio to posix_spawn inside",
+      value: exec.p50 / spawn.p50,
+      unit: "x",
+      most: 1.3,
+      against: `posix_spawn, n=${spawn.count * 15}; exec n=${exec.count}`,
+    },
+    { name: 'exec("true") eight in a row without a pause, p50', value: burst.p50, unit: "ms" },
   ];
 }

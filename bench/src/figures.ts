@@ -10,7 +10,8 @@ export interface Series {
 /** Nearest-rank quantiles: every figure is a reading that was taken. */
 export function summarize(readings: readonly number[]): Series {
   const sorted = readings.toSorted((a, b) => a - b);
-  const at = (quantile: number): number => sorted[Math.max(0, Math.ceil(quantile * sorted.length) - 1)] ?? Number.NaN;
+  const at = (quantile: number): number =>
+    sorted[Math.max(0, Math.ceil(quantile * sorted.length) - 1)] ?? Number.NaN;
   return { count: sorted.length, min: at(0), p50: at(0.5), p99: at(0.99), max: at(1) };
 }
 
@@ -35,9 +36,16 @@ export function renderTable(figures: readonly Figure[]): string {
     figure.against ?? "",
   ]);
   const header = ["figure", "value", "target", "met", "against"];
-  const widths = header.map((title, column) => Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)));
+  const widths = header.map((title, column) =>
+    Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)),
+  );
   return [header, widths.map((width) => "-".repeat(width)), ...rows]
-    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] ?? 0)).join("  ").trimEnd())
+    .map((row) =>
+      row
+        .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+        .join("  ")
+        .trimEnd(),
+    )
     .join("\n");
 }
 

@@ -22,25 +22,53 @@ export async function waitingMember(instance: Instance, template: string): Promi
   await delay(WATCH_MS);
   const used = members.map((pids, index) => cpuTicks(pids) - (before[index] ?? 0));
   return [
-    { name: "waiting pool member: CPU", value: (100 * Math.max(...used)) / TICKS_PER_SECOND / (WATCH_MS / 1000), unit: "% of a core", most: 0, against: `${members.length} members, ${WATCH_MS / 1000} s` },
-    { name: "waiting pool member: Pss", value: Math.max(...members.map(pssMib)), unit: "MiB", most: 25, against: "largest; sandbox, gofer and stubs" },
+    {
+      name: "waiting pool member: CPU",
+      value: (100 * Math.max(...used)) / TICKS_PER_SECOND / (WATCH_MS / 1000),
+      unit: "% of a core",
+      most: 0,
+      against: `${members.length} members, ${WATCH_MS / 1000} s`,
+    },
+    {
+      name: "waiting pool member: Pss",
+      value: Math.max(...members.map(pssMib)),
+      unit: "MiB",
+      most: 25,
+      against: "largest; sandbox, gofer and stubs",
+    },
   ];
 }
 
 /** Processor of one sandbox that is awake and does nothing. */
 export async function idleAwake(instance: Instance, platform: string): Promise<Figure[]> {
-  await using sandbox = await Sandbox.create({ url: instance.url, apiKey: instance.apiKey, template: "base" });
+  await using sandbox = await Sandbox.create({
+    url: instance.url,
+    apiKey: instance.apiKey,
+    template: "base",
+  });
   await sandbox.exec("true");
   await delay(2000);
   const usage = (): number => Number(readFileSync(cpuFile(instance, sandbox.id), "utf8").trim()) / 1e6;
   const before = usage();
   await delay(WATCH_MS);
-  return [{ name: `idle awake sandbox, ${platform}: CPU`, value: (100 * (usage() - before)) / WATCH_MS, unit: "% of a core" }];
+  return [
+    {
+      name: `idle awake sandbox, ${platform}: CPU`,
+      value: (100 * (usage() - before)) / WATCH_MS,
+      unit: "% of a core",
+    },
+  ];
 }
 
 /** What a platform costs where it differs: starting programs, system calls, plain computing. */
 export async function platformWork(instance: Instance, platform: string): Promise<Figure[]> {
-  await using sandbox = await Sandbox.create({ url: instance.url, apiKey: instance.apiKey, template: "base", cpu: 2, ttlSeconds: 600 });
+  await using sandbox = await Sandbox.create({
+    url: instance.url,
+    apiKey: instance.apiKey,
+    template: "base",
+    cpu: 2,
+    ttlSeconds: 600,
+  });
   const seconds = async (command: string): Promise<number> => {
     const script = `s=$(date +%s%N); ${command}; e=$(date +%s%N); echo $((e-s))`;
     const { stdout, stderr } = await sandbox.exec(["/bin/sh", "-c", script], { timeoutSeconds: 300 });
@@ -51,15 +79,33 @@ export async function platformWork(instance: Instance, platform: string): Promis
   const calls = 20_000;
   const spawns = 40;
   return [
-    { name: `starting a program, ${platform}`, value: (1000 * (await seconds(`i=0; while [ $i -lt ${spawns} ]; do /bin/true; i=$((i+1)); done`))) / spawns, unit: "ms" },
-    { name: `one system call, ${platform}`, value: (1e6 * (await seconds(`dd if=/dev/zero of=/dev/null bs=1 count=${calls} 2>/dev/null`))) / (2 * calls), unit: "us" },
-    { name: `computing, ${platform}: Python loop of 3 million`, value: await seconds("python3 -c 'sum(i*i for i in range(3000000))'"), unit: "s" },
+    {
+      name: `starting a program, ${platform}`,
+      value:
+        (1000 * (await seconds(`i=0; while [ $i -lt ${spawns} ]; do /bin/true; i=$((i+1)); done`))) / spawns,
+      unit: "ms",
+    },
+    {
+      name: `one system call, ${platform}`,
+      value:
+        (1e6 * (await seconds(`dd if=/dev/zero of=/dev/null bs=1 count=${calls} 2>/dev/null`))) / (2 * calls),
+      unit: "us",
+    },
+    {
+      name: `computing, ${platform}: Python loop of 3 million`,
+      value: await seconds("python3 -c 'sum(i*i for i in range(3000000))'"),
+      unit: "s",
+    },
   ];
 }
 
 /** Every process of a machine's cgroup, on v1 or v2. */
 function processesOf(instance: Instance): (slot: string) => number[] {
-  return (slot) => readFileSync(join(cgroupDirectory(instance, "memory"), slot, "cgroup.procs"), "utf8").split("\n").filter(Boolean).map(Number);
+  return (slot) =>
+    readFileSync(join(cgroupDirectory(instance, "memory"), slot, "cgroup.procs"), "utf8")
+      .split("\n")
+      .filter(Boolean)
+      .map(Number);
 }
 
 function cgroupDirectory(instance: Instance, controller: string): string {
@@ -73,7 +119,9 @@ function cgroupDirectory(instance: Instance, controller: string): string {
 }
 
 function cpuFile(instance: Instance, sandboxId: string): string {
-  const slot = readdirSync(join(instance.stateDir, "host", "machines")).find((name) => slotOf(instance, sandboxId) === name);
+  const slot = readdirSync(join(instance.stateDir, "host", "machines")).find(
+    (name) => slotOf(instance, sandboxId) === name,
+  );
   return join(cgroupDirectory(instance, "cpuacct"), slot ?? "", "cpuacct.usage");
 }
 
@@ -100,5 +148,9 @@ function cpuTicks(pids: readonly number[]): number {
 }
 
 function pssMib(pids: readonly number[]): number {
-  return pids.reduce((sum, pid) => sum + Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, "utf8"))?.[1] ?? 0) / 1024, 0);
+  return pids.reduce(
+    (sum, pid) =>
+      sum + Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, "utf8"))?.[1] ?? 0) / 1024,
+    0,
+  );
 }

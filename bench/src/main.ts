@@ -15,14 +15,22 @@ const TEMPLATE = "base";
 const PARTS = ["hit", "miss", "exec", "idle", "burst", "transfer", "platforms"] as const;
 
 const { values } = parseArgs({
-  options: { rounds: { type: "string", default: "50" }, out: { type: "string" }, only: { type: "string", multiple: true, default: [...PARTS] } },
+  options: {
+    rounds: { type: "string", default: "50" },
+    out: { type: "string" },
+    only: { type: "string", multiple: true, default: [...PARTS] },
+  },
 });
 const rounds = Number(values.rounds);
 const wanted = (part: (typeof PARTS)[number]): boolean => values.only.includes(part);
 const figures: Figure[] = [];
 
 /** Runs one part on an instance of its own and says that it does. */
-async function part(name: string, options: { pool?: number; shells?: number; env?: Record<string, string> }, measure: (instance: Instance) => Promise<Figure[]>): Promise<void> {
+async function part(
+  name: string,
+  options: { pool?: number; shells?: number; env?: Record<string, string> },
+  measure: (instance: Instance) => Promise<Figure[]>,
+): Promise<void> {
   process.stderr.write(`${name}...\n`);
   const instance = await Instance.start({ server: true, pool: 3, shells: 2, ...options });
   try {
@@ -38,10 +46,15 @@ const template = join(templateCacheDir(), "by-name", TEMPLATE);
 const imageDir = join(template, "golden", "gvisor-systrap", "image");
 {
   await using bare = await BareRuntime.open(join(template, "rootfs"));
-  if (wanted("hit")) await part("create on a pool hit", {}, (instance) => createOnHit(instance, TEMPLATE, bare, rounds));
+  if (wanted("hit"))
+    await part("create on a pool hit", {}, (instance) => createOnHit(instance, TEMPLATE, bare, rounds));
   if (wanted("miss")) {
-    await part("create on a miss", {}, (instance) => createOnMiss(instance, TEMPLATE, "shell", bare, imageDir, Math.min(rounds, 15)));
-    await part("create with nothing waiting", { pool: 0, shells: 0 }, (instance) => createOnMiss(instance, TEMPLATE, "cold", bare, imageDir, Math.min(rounds, 15)));
+    await part("create on a miss", {}, (instance) =>
+      createOnMiss(instance, TEMPLATE, "shell", bare, imageDir, Math.min(rounds, 15)),
+    );
+    await part("create with nothing waiting", { pool: 0, shells: 0 }, (instance) =>
+      createOnMiss(instance, TEMPLATE, "cold", bare, imageDir, Math.min(rounds, 15)),
+    );
   }
 }
 if (wanted("exec")) await part("exec", {}, (instance) => execRoundTrip(instance, Math.ceil(rounds / 5)));
@@ -57,6 +70,16 @@ if (wanted("platforms")) {
     });
   }
 }
-const machine = { cpus: cpus().length, model: cpus()[0]?.model, kernel: release(), memoryMib: Math.floor(totalmem() / 1048576), node: process.version, at: new Date().toISOString() };
-process.stdout.write(`${machine.cpus} cores of ${machine.model}, Linux ${machine.kernel}, Node ${machine.node}\n\n${renderTable(figures)}\n`);
-if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify({ machine, figures }, undefined, 2)}\n`);
+const machine = {
+  cpus: cpus().length,
+  model: cpus()[0]?.model,
+  kernel: release(),
+  memoryMib: Math.floor(totalmem() / 1048576),
+  node: process.version,
+  at: new Date().toISOString(),
+};
+process.stdout.write(
+  `${machine.cpus} cores of ${machine.model}, Linux ${machine.kernel}, Node ${machine.node}\n\n${renderTable(figures)}\n`,
+);
+if (values.out !== undefined)
+  writeFileSync(values.out, `${JSON.stringify({ machine, figures }, undefined, 2)}\n`);

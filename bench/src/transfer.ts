@@ -8,7 +8,13 @@ const CHUNK = Buffer.alloc(256 * 1024, "torpor");
 
 /** 1 GiB up and down through the SDK: how much server and host grow meanwhile. */
 export async function transferOneGib(instance: Instance): Promise<Figure[]> {
-  await using sandbox = await Sandbox.create({ url: instance.url, apiKey: instance.apiKey, template: "base", memoryMb: 2048, cpu: 2 });
+  await using sandbox = await Sandbox.create({
+    url: instance.url,
+    apiKey: instance.apiKey,
+    template: "base",
+    memoryMb: 2048,
+    cpu: 2,
+  });
   // Once small, so that what is loaded and compiled on first use is not counted.
   await sandbox.files.write("/tmp/small", "x".repeat(1024 * 1024));
   await sandbox.files.read("/tmp/small");
@@ -23,7 +29,8 @@ export async function transferOneGib(instance: Instance): Promise<Figure[]> {
     await sandbox.files.write("/tmp/big", oneGib(), { timeoutMs: 600_000 });
     const downAt = performance.now();
     let bytes = 0;
-    for await (const chunk of await sandbox.files.readStream("/tmp/big", { timeoutMs: 600_000 })) bytes += chunk.length;
+    for await (const chunk of await sandbox.files.readStream("/tmp/big", { timeoutMs: 600_000 }))
+      bytes += chunk.length;
     const doneAt = performance.now();
     if (bytes !== GIB) throw new Error(`${bytes} bytes came back of ${GIB}`);
     return [

@@ -32,7 +32,10 @@ export interface CgroupMounts {
  * Finds the cgroup controllers of this machine from the text of /proc/self/mountinfo. v1 mounts win, since a
  * controller that is mounted there is not available on v2. A machine without a controller runs without that limit.
  */
-export function findCgroupMounts(mountinfo: string, controllersOf: (directory: string) => string[]): CgroupMounts {
+export function findCgroupMounts(
+  mountinfo: string,
+  controllersOf: (directory: string) => string[],
+): CgroupMounts {
   const directories: Partial<Record<Controller, string>> = {};
   let unified: string | undefined;
   for (const line of mountinfo.split("\n")) {
@@ -78,7 +81,9 @@ export class CgroupTree {
     for (const mount of new Set(Object.values(this.#mounts.directories))) {
       mkdirSync(join(mount, this.#name), { recursive: true });
       if (this.#mounts.version === 2) {
-        const wanted = Object.keys(this.#mounts.directories).map((controller) => `+${controller}`).join(" ");
+        const wanted = Object.keys(this.#mounts.directories)
+          .map((controller) => `+${controller}`)
+          .join(" ");
         writeFileSync(join(mount, "cgroup.subtree_control"), wanted);
         writeFileSync(join(mount, this.#name, "cgroup.subtree_control"), wanted);
       }
@@ -87,7 +92,8 @@ export class CgroupTree {
 
   /** Removes the parents; machines must be gone. Idempotent. */
   close(): void {
-    for (const mount of new Set(Object.values(this.#mounts.directories))) removeDirectory(join(mount, this.#name));
+    for (const mount of new Set(Object.values(this.#mounts.directories)))
+      removeDirectory(join(mount, this.#name));
   }
 
   group(child: string): Cgroup {
@@ -100,7 +106,8 @@ export class CgroupTree {
     for (const mount of new Set(Object.values(this.#mounts.directories))) {
       const parent = join(mount, this.#name);
       if (!existsSync(parent)) continue;
-      for (const entry of readdirSync(parent, { withFileTypes: true })) if (entry.isDirectory()) names.add(entry.name);
+      for (const entry of readdirSync(parent, { withFileTypes: true }))
+        if (entry.isDirectory()) names.add(entry.name);
     }
     return names;
   }
@@ -153,7 +160,8 @@ export class Cgroup {
   pids(): number[] {
     const pids = new Set<number>();
     for (const directory of this.#directories()) {
-      for (const line of readText(join(directory, "cgroup.procs")).split("\n")) if (line !== "") pids.add(Number(line));
+      for (const line of readText(join(directory, "cgroup.procs")).split("\n"))
+        if (line !== "") pids.add(Number(line));
     }
     return [...pids];
   }
@@ -185,7 +193,8 @@ export class Cgroup {
     const deadline = performance.now() + timeoutMs;
     this.#setFrozen(true);
     while (!this.#isFrozen()) {
-      if (performance.now() > deadline) throw new Error(`cgroup ${this.#directories().join(", ")} does not freeze`);
+      if (performance.now() > deadline)
+        throw new Error(`cgroup ${this.#directories().join(", ")} does not freeze`);
       await delay(1);
     }
   }
@@ -197,13 +206,18 @@ export class Cgroup {
 
   #setFrozen(frozen: boolean): void {
     if (this.#version === 2) this.#write("memory", "cgroup.freeze", frozen ? "1" : "0");
-    else if (this.#paths.freezer !== undefined) this.#write("freezer", "freezer.state", frozen ? "FROZEN" : "THAWED");
+    else if (this.#paths.freezer !== undefined)
+      this.#write("freezer", "freezer.state", frozen ? "FROZEN" : "THAWED");
     else for (const pid of this.pids()) signal(pid, frozen ? "SIGSTOP" : "SIGCONT"); // v1 without a freezer
   }
 
   #isFrozen(): boolean {
-    if (this.#version === 2) return field(readText(join(this.#paths.memory ?? "", "cgroup.events")), "frozen") === 1;
-    return this.#paths.freezer === undefined || readText(join(this.#paths.freezer, "freezer.state")).trim() === "FROZEN";
+    if (this.#version === 2)
+      return field(readText(join(this.#paths.memory ?? "", "cgroup.events")), "frozen") === 1;
+    return (
+      this.#paths.freezer === undefined ||
+      readText(join(this.#paths.freezer, "freezer.state")).trim() === "FROZEN"
+    );
   }
 
   /**
@@ -216,14 +230,16 @@ export class Cgroup {
     for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 50)) {
       const pids = this.pids();
       if (pids.length === 0) break;
-      if (performance.now() > deadline) throw new Error(`processes ${pids.join(", ")} outlive SIGKILL in ${this.#directories().join(", ")}`);
+      if (performance.now() > deadline)
+        throw new Error(`processes ${pids.join(", ")} outlive SIGKILL in ${this.#directories().join(", ")}`);
       for (const pid of pids) signal(pid, "SIGKILL");
       this.#thawKilled();
       await delay(waitMs);
     }
     // A group whose last process has just been reaped may be busy for a moment.
     while (!this.#directories().every(removeDirectory)) {
-      if (performance.now() > deadline) throw new Error(`cgroup ${this.#directories().join(", ")} cannot be removed`);
+      if (performance.now() > deadline)
+        throw new Error(`cgroup ${this.#directories().join(", ")} cannot be removed`);
       await delay(5);
     }
   }

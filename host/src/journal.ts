@@ -1,5 +1,12 @@
 import Database from "better-sqlite3";
-import type { Attestation, EndReason, HostEvent, Machine, MachineState, ResolvedMachineSpec } from "@torpor/protocol";
+import type {
+  Attestation,
+  EndReason,
+  HostEvent,
+  Machine,
+  MachineState,
+  ResolvedMachineSpec,
+} from "@torpor/protocol";
 
 /** Everything the host must know of a machine after it was killed itself. */
 export interface MachineEntry {
@@ -91,7 +98,9 @@ export class Journal {
 
   /** Forgets machines that ended more than 7 days ago and all but the newest events. */
   prune(nowUnixMs: number): void {
-    this.#db.prepare("DELETE FROM machines WHERE state = 'ended' AND ended_at < ?").run(nowUnixMs - ENDED_KEPT_MS);
+    this.#db
+      .prepare("DELETE FROM machines WHERE state = 'ended' AND ended_at < ?")
+      .run(nowUnixMs - ENDED_KEPT_MS);
     this.#db.prepare("DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?").run(EVENTS_KEPT);
   }
 
@@ -103,7 +112,9 @@ export class Journal {
   /** At most 500 events after `seq`, oldest first. */
   eventsAfter(seq: number): HostEvent[] {
     return this.#db
-      .prepare<[number], { seq: number; body: string }>("SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT 500")
+      .prepare<[number], { seq: number; body: string }>(
+        "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT 500",
+      )
       .all(seq)
       .map((row) => ({ ...(JSON.parse(row.body) as Omit<HostEvent, "seq">), seq: row.seq }));
   }
@@ -113,13 +124,17 @@ export class Journal {
   }
 
   fact(key: string): unknown {
-    const row = this.#db.prepare<[string], { value: string }>("SELECT value FROM facts WHERE key = ?").get(key);
+    const row = this.#db
+      .prepare<[string], { value: string }>("SELECT value FROM facts WHERE key = ?")
+      .get(key);
     return row === undefined ? undefined : JSON.parse(row.value);
   }
 
   setFact(key: string, value: unknown): void {
     this.#db
-      .prepare("INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value")
+      .prepare(
+        "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+      )
       .run(key, JSON.stringify(value));
   }
 

@@ -35,7 +35,11 @@ const PRUNE_INTERVAL_MS = 60_000;
 
 async function main(): Promise<void> {
   const config = readConfig(process.env);
-  if (process.getuid?.() !== 0) throw new CodedError("permission_denied", "the host runs machines and their networks and needs root; start it with `sudo torpor up`");
+  if (process.getuid?.() !== 0)
+    throw new CodedError(
+      "permission_denied",
+      "the host runs machines and their networks and needs root; start it with `sudo torpor up`",
+    );
   const log = createLog({ name: "host", level: config.logLevel });
   const startedAt = performance.now();
   const hostDir = join(config.stateDir, "host");
@@ -61,7 +65,13 @@ async function main(): Promise<void> {
     cacheDir: join(hostDir, "cache", "disks"),
     hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
   });
-  const slots = new Slots({ router, driver, cgroups, directory: join(hostDir, "machines"), netnsOf: instance.slotNetns });
+  const slots = new Slots({
+    router,
+    driver,
+    cgroups,
+    directory: join(hostDir, "machines"),
+    netnsOf: instance.slotNetns,
+  });
   const feed = new EventFeed(journal);
   const store = new TemplateStore(join(hostDir, "templates"));
   await store.sweep();
@@ -90,7 +100,14 @@ async function main(): Promise<void> {
   const headroom = await watchHeadroom(hostDir, scope);
   const images = new ImageStore(join(hostDir, "images"));
   await images.open();
-  const sleep = new Sleep({ driver, images, source: pools, clear: (slot) => slots.clear(slot), headroom, log });
+  const sleep = new Sleep({
+    driver,
+    images,
+    source: pools,
+    clear: (slot) => slots.clear(slot),
+    headroom,
+    log,
+  });
   const machines = new Machines({
     images,
     sleep,
@@ -103,7 +120,11 @@ async function main(): Promise<void> {
     clock: systemClock,
     log,
     resolvConf: resolvConfText(resolvers),
-    capacity: { cpus: availableParallelism(), memoryMb: Math.floor(totalmem() / 1048576), diskMb: (await diskOf(hostDir)).totalMb },
+    capacity: {
+      cpus: availableParallelism(),
+      memoryMb: Math.floor(totalmem() / 1048576),
+      diskMb: (await diskOf(hostDir)).totalMb,
+    },
     headroom,
   });
   const { adopted, ended } = await machines.adopt();
@@ -122,7 +143,11 @@ async function main(): Promise<void> {
     driver: driver.info.name,
     driver_version: driver.info.version,
     acceleration: driver.info.acceleration,
-    capacity: { cpus: availableParallelism(), memory_mb: Math.floor(totalmem() / 1048576), disk_mb: (await diskOf(hostDir)).totalMb },
+    capacity: {
+      cpus: availableParallelism(),
+      memory_mb: Math.floor(totalmem() / 1048576),
+      disk_mb: (await diskOf(hostDir)).totalMb,
+    },
     machines: machines.counts,
     pool: await pools.status(),
   });
@@ -154,7 +179,16 @@ async function main(): Promise<void> {
     server.closeAllConnections();
     rmSync(socketPath, { force: true });
   });
-  log.info({ op: "host.start", outcome: "ready", adopted, ended, swept: swept.length, driver: driver.info.name, driverVersion: runsc.version, durationMs: Math.round(performance.now() - startedAt) });
+  log.info({
+    op: "host.start",
+    outcome: "ready",
+    adopted,
+    ended,
+    swept: swept.length,
+    driver: driver.info.name,
+    driverVersion: runsc.version,
+    durationMs: Math.round(performance.now() - startedAt),
+  });
   process.stdout.write(`${JSON.stringify({ ready: true, pid: process.pid, socket: socketPath })}\n`);
   const signal = await new Promise<string>((resolve) => {
     for (const name of ["SIGTERM", "SIGINT"] as const) process.once(name, () => resolve(name));
@@ -164,7 +198,11 @@ async function main(): Promise<void> {
   log.info({ op: "host.stop", outcome: "stopped", signal, left: machines.counts.running });
 }
 
-async function openRouter(journal: Journal, instance: ReturnType<typeof instanceNames>, resolvers: string[]): Promise<Router> {
+async function openRouter(
+  journal: Journal,
+  instance: ReturnType<typeof instanceNames>,
+  resolvers: string[],
+): Promise<Router> {
   const memory = (journal.fact("router") ?? undefined) as RouterMemory | undefined;
   const egress = new Map<number, Egress>();
   for (const entry of journal.living()) if (entry.slot !== null) egress.set(entry.slot, entry.spec.network);
@@ -179,20 +217,30 @@ async function diskOf(directory: string): Promise<{ totalMb: number; freeMb: num
 }
 
 /** Free memory and disk, looked at twice a second so that a create need not. */
-async function watchHeadroom(directory: string, scope: Scope): Promise<() => { memoryMb: number; diskMb: number }> {
+async function watchHeadroom(
+  directory: string,
+  scope: Scope,
+): Promise<() => { memoryMb: number; diskMb: number }> {
   const look = async (): Promise<{ memoryMb: number; diskMb: number }> => {
     const available = /^MemAvailable:\s+(\d+) kB/m.exec(await readFile("/proc/meminfo", "utf8"))?.[1];
     return { memoryMb: Math.floor(Number(available) / 1024), diskMb: (await diskOf(directory)).freeMb };
   };
   let latest = await look();
   const timer = setInterval(() => {
-    look().then((seen) => (latest = seen), () => {});
+    look().then(
+      (seen) => (latest = seen),
+      () => {},
+    );
   }, 500);
   scope.defer(() => clearInterval(timer));
   return () => latest;
 }
 
-async function listen(server: ReturnType<typeof createHostApi>, socketPath: string, config: HostConfig): Promise<void> {
+async function listen(
+  server: ReturnType<typeof createHostApi>,
+  socketPath: string,
+  config: HostConfig,
+): Promise<void> {
   if (existsSync(socketPath)) rmSync(socketPath); // ours: the run file says no other host lives
   await new Promise<void>((resolve, reject) => {
     server.once("error", reject);

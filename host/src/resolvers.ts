@@ -26,5 +26,7 @@ function parseNameservers(text: string): string[] {
 
 /** Text of a guest's /etc/resolv.conf. */
 export function resolvConfText(resolvers: readonly string[]): string {
-  return [...resolvers.map((address) => `nameserver ${address}`), "options timeout:2 attempts:2", ""].join("\n");
+  return [...resolvers.map((address) => `nameserver ${address}`), "options timeout:2 attempts:2", ""].join(
+    "\n",
+  );
 }

@@ -10,7 +10,10 @@ import { isAlive, processIdentity } from "./process-identity.ts";
 export function claimRunFile(path: string, facts: Record<string, unknown>): () => void {
   const holder = readHolder(path);
   if (holder !== undefined && holder.pid !== process.pid && isAlive(holder)) {
-    throw new CodedError("conflict", `another host (pid ${holder.pid}) serves this state directory already; stop it with \`torpor down\` first`);
+    throw new CodedError(
+      "conflict",
+      `another host (pid ${holder.pid}) serves this state directory already; stop it with \`torpor down\` first`,
+    );
   }
   const own = processIdentity(process.pid);
   const unfinished = `${path}.${process.pid}.tmp`;
@@ -21,7 +24,10 @@ export function claimRunFile(path: string, facts: Record<string, unknown>): () =
 
 function readHolder(path: string): { pid: number; startTime: number } | undefined {
   try {
-    const { pid, start_time: startTime } = JSON.parse(readFileSync(path, "utf8")) as { pid: number; start_time: number };
+    const { pid, start_time: startTime } = JSON.parse(readFileSync(path, "utf8")) as {
+      pid: number;
+      start_time: number;
+    };
     return { pid, startTime };
   } catch {
     return undefined; // absent, or cut off by a crash: nobody's

@@ -47,7 +47,10 @@ describe("finding the cgroup controllers", () => {
 
   test("is not misled by a named v1 hierarchy beside a v2 tree", () => {
     const systemd = "30 26 0:27 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd\n";
-    expect(findCgroupMounts(systemd + V2_ONLY, () => ["memory"])).toEqual({ version: 2, directories: { memory: "/sys/fs/cgroup" } });
+    expect(findCgroupMounts(systemd + V2_ONLY, () => ["memory"])).toEqual({
+      version: 2,
+      directories: { memory: "/sys/fs/cgroup" },
+    });
   });
 
   test("finds nothing on a machine without cgroups, and in text that is none of its business", () => {
@@ -70,14 +73,24 @@ describe("a machine's cgroup", () => {
   }
   function v1(): CgroupMounts {
     for (const name of ["cpu", "memory", "pids"]) mkdirSync(join(root, name), { recursive: true });
-    return { version: 1, directories: { cpu: join(root, "cpu"), cpuacct: join(root, "cpu"), memory: join(root, "memory"), pids: join(root, "pids") } };
+    return {
+      version: 1,
+      directories: {
+        cpu: join(root, "cpu"),
+        cpuacct: join(root, "cpu"),
+        memory: join(root, "memory"),
+        pids: join(root, "pids"),
+      },
+    };
   }
 
   test("hands the controllers down and writes the limits as v2 takes them", () => {
     const tree = new CgroupTree(v2(), "torpor-abcdef");
     tree.open();
     expect(readFileSync(join(root, "cgroup.subtree_control"), "utf8")).toBe("+cpu +memory +pids");
-    expect(readFileSync(join(root, "torpor-abcdef", "cgroup.subtree_control"), "utf8")).toBe("+cpu +memory +pids");
+    expect(readFileSync(join(root, "torpor-abcdef", "cgroup.subtree_control"), "utf8")).toBe(
+      "+cpu +memory +pids",
+    );
     const group = tree.group("7");
     group.create(limits);
     const directory = join(root, "torpor-abcdef", "7");
@@ -91,11 +104,16 @@ describe("a machine's cgroup", () => {
   test("writes the limits as v1 takes them, and joins every hierarchy once", () => {
     const group = new CgroupTree(v1(), "torpor-abcdef").group("7");
     group.create(limits);
-    const at = (controller: string, file: string): string => readFileSync(join(root, controller, "torpor-abcdef", "7", file), "utf8");
+    const at = (controller: string, file: string): string =>
+      readFileSync(join(root, controller, "torpor-abcdef", "7", file), "utf8");
     expect([at("cpu", "cpu.cfs_period_us"), at("cpu", "cpu.cfs_quota_us")]).toEqual(["100000", "150000"]);
     expect(at("memory", "memory.limit_in_bytes")).toBe("671088640");
     expect(at("pids", "pids.max")).toBe("8192");
-    expect(group.joinFiles).toEqual(["cpu", "memory", "pids"].map((controller) => join(root, controller, "torpor-abcdef", "7", "cgroup.procs")));
+    expect(group.joinFiles).toEqual(
+      ["cpu", "memory", "pids"].map((controller) =>
+        join(root, controller, "torpor-abcdef", "7", "cgroup.procs"),
+      ),
+    );
   });
 
   test("gives a sliver of CPU at least what the kernel accepts", () => {
@@ -120,7 +138,10 @@ describe("a machine's cgroup", () => {
     writeFileSync(join(root, "cpu", "t", "1", "cpuacct.usage"), "2500000\n");
     writeFileSync(join(root, "memory", "t", "1", "memory.usage_in_bytes"), "4096\n");
     writeFileSync(join(root, "memory", "t", "1", "memory.max_usage_in_bytes"), "8192\n");
-    writeFileSync(join(root, "memory", "t", "1", "memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n");
+    writeFileSync(
+      join(root, "memory", "t", "1", "memory.oom_control"),
+      "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
+    );
     expect(group.usage()).toEqual({ cpuMs: 2.5, memoryBytes: 4096, memoryPeakBytes: 8192, oomKills: 4 });
   });
 

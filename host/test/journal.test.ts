@@ -30,7 +30,12 @@ function reopen(): void {
 }
 
 function event(id: string): Omit<HostEvent, "seq"> {
-  return { type: "started", machine_id: id, at: new Date(0).toISOString(), machine: toMachine(journalEntry({ id })) };
+  return {
+    type: "started",
+    machine_id: id,
+    at: new Date(0).toISOString(),
+    machine: toMachine(journalEntry({ id })),
+  };
 }
 
 describe("the journal", () => {
@@ -52,8 +57,14 @@ describe("the journal", () => {
   });
 
   test("lists as living what has not ended", () => {
-    for (const state of ["creating", "running", "ending", "ended"] as const) journal.put(journalEntry({ id: state, state, endedAt: state === "ended" ? 1 : null }));
-    expect(journal.living().map(({ id }) => id).sort()).toEqual(["creating", "ending", "running"]);
+    for (const state of ["creating", "running", "ending", "ended"] as const)
+      journal.put(journalEntry({ id: state, state, endedAt: state === "ended" ? 1 : null }));
+    expect(
+      journal
+        .living()
+        .map(({ id }) => id)
+        .sort(),
+    ).toEqual(["creating", "ending", "running"]);
   });
 
   test("forgets what ended more than 7 days ago, and never what lives", () => {
@@ -75,7 +86,9 @@ describe("the journal", () => {
 
   test("answers at most 500 events at once, oldest first, from where it was asked", () => {
     for (let index = 1; index <= 510; index++) journal.addEvent(event(`m${index}`));
-    expect(journal.eventsAfter(0).map(({ seq }) => seq)).toEqual(Array.from({ length: 500 }, (_, index) => index + 1));
+    expect(journal.eventsAfter(0).map(({ seq }) => seq)).toEqual(
+      Array.from({ length: 500 }, (_, index) => index + 1),
+    );
     expect(journal.eventsAfter(505).map(({ seq }) => seq)).toEqual([506, 507, 508, 509, 510]);
     expect([journal.eventsAfter(510), journal.lastEventSeq()]).toEqual([[], 510]);
   });
@@ -118,7 +131,9 @@ describe("the event feed", () => {
     const feed = new EventFeed(journal);
     feed.add("started", machine, 1000);
     const { events, last_seq } = await feed.after(0, 60_000, never);
-    expect(events).toEqual([{ seq: 1, type: "started", machine_id: "one", at: "1970-01-01T00:00:01.000Z", machine }]);
+    expect(events).toEqual([
+      { seq: 1, type: "started", machine_id: "one", at: "1970-01-01T00:00:01.000Z", machine },
+    ]);
     expect(last_seq).toBe(1);
   });
 
@@ -126,7 +141,8 @@ describe("the event feed", () => {
     const feed = new EventFeed(journal);
     const readers = Array.from({ length: 50 }, () => feed.after(0, 60_000, never));
     feed.add("ended", machine, 1000);
-    for (const { events } of await Promise.all(readers)) expect(events.map(({ type }) => type)).toEqual(["ended"]);
+    for (const { events } of await Promise.all(readers))
+      expect(events.map(({ type }) => type)).toEqual(["ended"]);
   });
 
   test("answers nothing, with the place to go on from, when nothing happens in time", async () => {

@@ -28,10 +28,14 @@ describe("a host that comes back", () => {
     bench.router.slots.set(SLOT, "internet");
     bench.journal.put(journalEntry({ ...running, deadlineUnixMs: bench.clock.now() + 1000 }));
     expect(await bench.restart()).toEqual({ adopted: 1, ended: 0, swept: [] });
-    expect(bench.machines.reach("one")).toMatchObject({ entry: { id: "one", accessToken: "token" }, handle: { process: OWN, place: { slot: SLOT } } });
+    expect(bench.machines.reach("one")).toMatchObject({
+      entry: { id: "one", accessToken: "token" },
+      handle: { process: OWN, place: { slot: SLOT } },
+    });
     expect(bench.events).toEqual(["started"]);
     bench.clock.advance(1000);
-    while (bench.machines.get("one")?.state !== "ended") await new Promise((resolve) => setImmediate(resolve));
+    while (bench.machines.get("one")?.state !== "ended")
+      await new Promise((resolve) => setImmediate(resolve));
     expect(bench.machines.get("one")?.reason).toBe("ttl_expired");
     expect(bench.inPlace).toEqual(NOTHING);
   });
@@ -41,31 +45,53 @@ describe("a host that comes back", () => {
     bench.journal.put(journalEntry({ ...running, deadlineUnixMs: bench.clock.now() - 1 }));
     await bench.restart();
     bench.clock.advance(0);
-    while (bench.machines.get("one")?.state !== "ended") await new Promise((resolve) => setImmediate(resolve));
+    while (bench.machines.get("one")?.state !== "ended")
+      await new Promise((resolve) => setImmediate(resolve));
     expect(bench.machines.get("one")?.reason).toBe("ttl_expired");
   });
 
   test.each([
-    ["was being created", { state: "creating", slot: null, pid: null, startTime: null }, "create_failed", /restarted while it was being created/],
+    [
+      "was being created",
+      { state: "creating", slot: null, pid: null, startTime: null },
+      "create_failed",
+      /restarted while it was being created/,
+    ],
     ["was being ended", { state: "ending", reason: "user", message: "asked for" }, "user", /^asked for$/],
     ["has no process any more", { pid: 4_194_305 }, "runtime_crashed", /ended while the host was away/],
-    ["has another process under its pid", { startTime: OWN.startTime + 1 }, "runtime_crashed", /ended while the host was away/],
+    [
+      "has another process under its pid",
+      { startTime: OWN.startTime + 1 },
+      "runtime_crashed",
+      /ended while the host was away/,
+    ],
     ["has half a record", { startTime: null }, "runtime_crashed", /ended while the host was away/],
-  ] as const)("ends one that %s, with a reason, and clears its slot away", async (_what, changes, reason, message) => {
-    bench.router.slots.set(SLOT, "internet");
-    bench.journal.put(journalEntry({ ...running, ...changes }));
-    expect(await bench.restart()).toMatchObject({ adopted: 0, ended: 1 });
-    expect(bench.machines.get("one")).toMatchObject({ state: "ended", reason, message: expect.stringMatching(message) as string });
-    expect(bench.inPlace).toEqual(NOTHING);
-    expect(bench.events).toEqual([`ended: ${reason}`]);
-  });
+  ] as const)(
+    "ends one that %s, with a reason, and clears its slot away",
+    async (_what, changes, reason, message) => {
+      bench.router.slots.set(SLOT, "internet");
+      bench.journal.put(journalEntry({ ...running, ...changes }));
+      expect(await bench.restart()).toMatchObject({ adopted: 0, ended: 1 });
+      expect(bench.machines.get("one")).toMatchObject({
+        state: "ended",
+        reason,
+        message: expect.stringMatching(message) as string,
+      });
+      expect(bench.inPlace).toEqual(NOTHING);
+      expect(bench.events).toEqual([`ended: ${reason}`]);
+    },
+  );
 
   test("ends one whose guest does not answer, without keeping the others waiting for long", async () => {
     bench.journal.put(journalEntry(running));
     const startedAt = performance.now();
     expect(await bench.restart()).toMatchObject({ adopted: 0, ended: 1 });
     expect(performance.now() - startedAt).toBeLessThan(15_000);
-    expect(bench.machines.get("one")).toMatchObject({ state: "ended", reason: "runtime_crashed", message: expect.stringContaining("could not be adopted") as string });
+    expect(bench.machines.get("one")).toMatchObject({
+      state: "ended",
+      reason: "runtime_crashed",
+      message: expect.stringContaining("could not be adopted") as string,
+    });
   });
 
   test("leaves what had ended as it was, and tells nobody again", async () => {
@@ -85,12 +111,14 @@ describe("a host that comes back", () => {
 
   test("can be killed half-way and comes to the same end", async () => {
     bench.router.slots.set(SLOT, "internet");
-    for (const id of ["a", "b", "c"]) bench.journal.put(journalEntry({ ...running, id, pid: 4_194_305, slot: SLOT }));
+    for (const id of ["a", "b", "c"])
+      bench.journal.put(journalEntry({ ...running, id, pid: 4_194_305, slot: SLOT }));
     bench.driver.fail("kill");
     await expect(bench.restart()).rejects.toThrow("fails to kill");
     await new Promise((resolve) => setTimeout(resolve, 20));
     await bench.restart();
-    for (const id of ["a", "b", "c"]) expect(bench.machines.get(id)).toMatchObject({ state: "ended", reason: "runtime_crashed" });
+    for (const id of ["a", "b", "c"])
+      expect(bench.machines.get(id)).toMatchObject({ state: "ended", reason: "runtime_crashed" });
     expect(bench.inPlace).toEqual(NOTHING);
   });
 });

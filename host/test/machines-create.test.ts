@@ -14,7 +14,14 @@ describe("creating a machine", () => {
   test("answers a running, attested machine that the journal knows and the feed tells of", async () => {
     const { machine, created } = await bench.machines.create("one", TEST_SPEC);
     expect(created).toBe(true);
-    expect(machine).toMatchObject({ id: "one", state: "running", generation: 1, reason: null, source: "cold", attestation: { complete: true, generation: 1 } });
+    expect(machine).toMatchObject({
+      id: "one",
+      state: "running",
+      generation: 1,
+      reason: null,
+      source: "cold",
+      attestation: { complete: true, generation: 1 },
+    });
     expect(bench.journal.get("one")).toMatchObject({ state: "running", slot: 1, startTime: 1 });
     expect(bench.events).toEqual(["started"]);
     expect(bench.machines.counts).toEqual({ running: 1, creating: 0 });
@@ -35,7 +42,8 @@ describe("creating a machine", () => {
       default_workdir: "/workspace",
       resolv_conf: "nameserver 192.0.2.1\n",
     });
-    for (const secret of ["machine_id", "access_token", "host_key", "entropy_base64"]) expect(first?.[0]?.[secret]).not.toBe(second?.[0]?.[secret]);
+    for (const secret of ["machine_id", "access_token", "host_key", "entropy_base64"])
+      expect(first?.[0]?.[secret]).not.toBe(second?.[0]?.[secret]);
     expect(Buffer.from(String(first?.[0]?.["entropy_base64"]), "base64")).toHaveLength(64);
     expect(first?.[0]?.["now_unix_ns"]).toBeTypeOf("number");
   });
@@ -52,7 +60,9 @@ describe("creating a machine", () => {
   });
 
   test("makes one machine when the same id is asked for many times at once", async () => {
-    const answers = await Promise.all(Array.from({ length: 5 }, () => bench.machines.create("one", TEST_SPEC)));
+    const answers = await Promise.all(
+      Array.from({ length: 5 }, () => bench.machines.create("one", TEST_SPEC)),
+    );
     expect(answers.map(({ created }) => created)).toEqual([true, false, false, false, false]);
     expect(bench.inPlace.machines).toEqual([1]);
     expect((await bench.machines.create("one", TEST_SPEC)).created).toBe(false);
@@ -61,7 +71,10 @@ describe("creating a machine", () => {
   test("never makes an id again whose machine has ended", async () => {
     await bench.machines.create("one", TEST_SPEC);
     await bench.machines.end("one", "user");
-    await expect(bench.machines.create("one", TEST_SPEC)).rejects.toMatchObject({ code: "sandbox_ended", details: { reason: "user" } });
+    await expect(bench.machines.create("one", TEST_SPEC)).rejects.toMatchObject({
+      code: "sandbox_ended",
+      details: { reason: "user" },
+    });
     expect(bench.inPlace).toEqual(NOTHING);
   });
 });
@@ -86,7 +99,12 @@ describe("a creation that fails leaves nothing but its record", () => {
     await expectFailure();
   });
 
-  test.each<InitBehaviour>(["attests another generation", "attests incompletely", "refuses", "answers nonsense"])("when the guest %s", async (behaviour) => {
+  test.each<InitBehaviour>([
+    "attests another generation",
+    "attests incompletely",
+    "refuses",
+    "answers nonsense",
+  ])("when the guest %s", async (behaviour) => {
     bench.driver.initBehaviour = behaviour;
     await expectFailure();
   });
@@ -112,7 +130,8 @@ describe("ending a machine that is being created", () => {
     const joined = bench.machines.create("one", TEST_SPEC);
     const end = bench.machines.end("one", "user");
     release();
-    for (const attempt of [create, joined]) await expect(attempt).rejects.toMatchObject({ code: "sandbox_ended", details: { reason: "user" } });
+    for (const attempt of [create, joined])
+      await expect(attempt).rejects.toMatchObject({ code: "sandbox_ended", details: { reason: "user" } });
     expect(await end).toMatchObject({ state: "ended", reason: "user" });
     expect(bench.inPlace).toEqual(NOTHING);
     expect(bench.events).toEqual(["ended: user"]);
@@ -122,7 +141,8 @@ describe("ending a machine that is being created", () => {
     bench.driver.initBehaviour = "hangs";
     const create = bench.machines.create("one", TEST_SPEC);
     create.catch(() => {});
-    while (bench.driver.machines.get(1)?.guest?.inits.length !== 1) await new Promise((resolve) => setImmediate(resolve));
+    while (bench.driver.machines.get(1)?.guest?.inits.length !== 1)
+      await new Promise((resolve) => setImmediate(resolve));
     const startedAt = performance.now();
     expect(await bench.machines.end("one", "user")).toMatchObject({ state: "ended", reason: "user" });
     expect(performance.now() - startedAt).toBeLessThan(3000);
@@ -143,14 +163,27 @@ describe("ending a machine that is being created", () => {
 });
 
 describe("what the host cannot give is refused before anything is made", () => {
-  test.each([["cpu", 3], ["memory_mb", 8193], ["disk_mb", 16_385]] as const)("%s above all it has", async (field, value) => {
-    await expect(bench.machines.create("one", { ...TEST_SPEC, [field]: value })).rejects.toMatchObject({ code: "invalid_request", details: { field, value } });
+  test.each([
+    ["cpu", 3],
+    ["memory_mb", 8193],
+    ["disk_mb", 16_385],
+  ] as const)("%s above all it has", async (field, value) => {
+    await expect(bench.machines.create("one", { ...TEST_SPEC, [field]: value })).rejects.toMatchObject({
+      code: "invalid_request",
+      details: { field, value },
+    });
     expect(bench.machines.get("one")).toBeUndefined();
   });
 
-  test.each([{ memoryMb: 255, diskMb: 4096 }, { memoryMb: 4096, diskMb: 1023 }])("when it has only %o free", async (free) => {
+  test.each([
+    { memoryMb: 255, diskMb: 4096 },
+    { memoryMb: 4096, diskMb: 1023 },
+  ])("when it has only %o free", async (free) => {
     bench.free = free;
-    await expect(bench.machines.create("one", TEST_SPEC)).rejects.toMatchObject({ code: "capacity_exhausted", retryable: true });
+    await expect(bench.machines.create("one", TEST_SPEC)).rejects.toMatchObject({
+      code: "capacity_exhausted",
+      retryable: true,
+    });
     expect(bench.machines.get("one")).toBeUndefined();
   });
 

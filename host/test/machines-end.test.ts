@@ -37,7 +37,11 @@ describe("ending a machine", () => {
 
   test("happens once: whoever asks meanwhile joins, whoever asks later reads the first reason", async () => {
     await bench.machines.create("one", TEST_SPEC);
-    const answers = await Promise.all([bench.machines.end("one", "user"), bench.machines.end("one", "idle"), bench.machines.end("one", "shutdown")]);
+    const answers = await Promise.all([
+      bench.machines.end("one", "user"),
+      bench.machines.end("one", "idle"),
+      bench.machines.end("one", "shutdown"),
+    ]);
     expect(new Set(answers.map(({ reason }) => reason))).toEqual(new Set(["user"]));
     expect((await bench.machines.end("one", "budget")).reason).toBe("user");
     expect(bench.driver.kills).toBe(1);
@@ -95,7 +99,10 @@ describe("a deadline", () => {
     expect(state("one")).toBe("running");
     bench.clock.advance(1);
     await until(() => state("one") === "ended");
-    expect(bench.machines.get("one")).toMatchObject({ reason: "ttl_expired", message: expect.stringContaining(new Date(deadline).toISOString()) as string });
+    expect(bench.machines.get("one")).toMatchObject({
+      reason: "ttl_expired",
+      message: expect.stringContaining(new Date(deadline).toISOString()) as string,
+    });
   });
 
   test("can be put off a millisecond before, taken away, and set again", async () => {
@@ -109,7 +116,13 @@ describe("a deadline", () => {
     bench.machines.setDeadline("one", at(1));
     bench.clock.advance(1);
     await until(() => state("one") === "ended");
-    expect(bench.events).toEqual(["started", "deadline_changed", "deadline_changed", "deadline_changed", "ended: ttl_expired"]);
+    expect(bench.events).toEqual([
+      "started",
+      "deadline_changed",
+      "deadline_changed",
+      "deadline_changed",
+      "ended: ttl_expired",
+    ]);
   });
 
   test("in the past ends the machine right away", async () => {
@@ -131,10 +144,14 @@ describe("a deadline", () => {
     await bench.machines.create("one", TEST_SPEC);
     const release = bench.driver.hold("kill");
     const end = bench.machines.end("one", "user");
-    expect(() => bench.machines.setDeadline("one", at(1))).toThrow(expect.objectContaining({ code: "sandbox_ended" }) as Error);
+    expect(() => bench.machines.setDeadline("one", at(1))).toThrow(
+      expect.objectContaining({ code: "sandbox_ended" }) as Error,
+    );
     release();
     await end;
-    expect(() => bench.machines.setDeadline("one", at(1))).toThrow(expect.objectContaining({ code: "sandbox_ended" }) as Error);
+    expect(() => bench.machines.setDeadline("one", at(1))).toThrow(
+      expect.objectContaining({ code: "sandbox_ended" }) as Error,
+    );
   });
 
   test("is in the journal when it is answered", async () => {
@@ -146,28 +163,34 @@ describe("a deadline", () => {
   test("set just before it comes either counts or is refused, never both", async () => {
     let round = 0;
     await fc.assert(
-      fc.asyncProperty(fc.array(fc.record({ waitMs: fc.integer({ min: 0, max: 12 }), nextMs: fc.integer({ min: 1, max: 12 }) }), { maxLength: 8 }), async (steps) => {
-        const id = `race${round++}`;
-        let due = at(10);
-        await bench.machines.create(id, { ...TEST_SPEC, deadline_unix_ms: due });
-        for (const { waitMs, nextMs } of steps) {
-          bench.clock.advance(waitMs);
-          const expired = bench.clock.now() >= due;
-          let accepted = true;
-          try {
-            due = bench.machines.setDeadline(id, at(nextMs)).deadline_unix_ms ?? 0;
-          } catch {
-            accepted = false;
+      fc.asyncProperty(
+        fc.array(
+          fc.record({ waitMs: fc.integer({ min: 0, max: 12 }), nextMs: fc.integer({ min: 1, max: 12 }) }),
+          { maxLength: 8 },
+        ),
+        async (steps) => {
+          const id = `race${round++}`;
+          let due = at(10);
+          await bench.machines.create(id, { ...TEST_SPEC, deadline_unix_ms: due });
+          for (const { waitMs, nextMs } of steps) {
+            bench.clock.advance(waitMs);
+            const expired = bench.clock.now() >= due;
+            let accepted = true;
+            try {
+              due = bench.machines.setDeadline(id, at(nextMs)).deadline_unix_ms ?? 0;
+            } catch {
+              accepted = false;
+            }
+            expect(accepted).toBe(!expired);
+            if (expired) break;
+            expect(state(id)).toBe("running");
           }
-          expect(accepted).toBe(!expired);
-          if (expired) break;
-          expect(state(id)).toBe("running");
-        }
-        bench.clock.advance(Math.max(0, due - bench.clock.now()));
-        await until(() => state(id) === "ended");
-        expect(bench.machines.get(id)?.reason).toBe("ttl_expired");
-        expect(bench.inPlace).toEqual(NOTHING);
-      }),
+          bench.clock.advance(Math.max(0, due - bench.clock.now()));
+          await until(() => state(id) === "ended");
+          expect(bench.machines.get(id)?.reason).toBe("ttl_expired");
+          expect(bench.inPlace).toEqual(NOTHING);
+        },
+      ),
       { numRuns: 25 },
     );
   });
@@ -182,7 +205,10 @@ describe("the watch", () => {
   test("ends a machine whose process has died, with the runtime's last words", async () => {
     await bench.driver.crash(1, "panic: something went wrong\nsecond line\n");
     await until(() => state("one") === "ended");
-    expect(bench.machines.get("one")).toMatchObject({ reason: "runtime_crashed", message: expect.stringMatching(/: panic: something went wrong$/) as string });
+    expect(bench.machines.get("one")).toMatchObject({
+      reason: "runtime_crashed",
+      message: expect.stringMatching(/: panic: something went wrong$/) as string,
+    });
     expect(bench.inPlace).toEqual(NOTHING);
   });
 
@@ -190,7 +216,10 @@ describe("the watch", () => {
     bench.driver.machine(1).oomKills = 1;
     await bench.driver.crash(1);
     await until(() => state("one") === "ended");
-    expect(bench.machines.get("one")).toMatchObject({ reason: "oom", message: expect.stringContaining("512 MB") as string });
+    expect(bench.machines.get("one")).toMatchObject({
+      reason: "oom",
+      message: expect.stringContaining("512 MB") as string,
+    });
   });
 
   test("notes when something inside was ended for lack of memory, close to when it happened", async () => {
@@ -221,7 +250,10 @@ describe("the watch", () => {
 test("the console is the last mebibyte of what was written, in text", async () => {
   await bench.machines.create("one", TEST_SPEC);
   mkdirSync(join(bench.directory, "machines", "1"), { recursive: true });
-  writeFileSync(join(bench.directory, "machines", "1", "console.log"), `${"a".repeat(10)}${"b".repeat(1024 * 1024)}`);
+  writeFileSync(
+    join(bench.directory, "machines", "1", "console.log"),
+    `${"a".repeat(10)}${"b".repeat(1024 * 1024)}`,
+  );
   expect(await bench.machines.console("one")).toBe("b".repeat(1024 * 1024));
   await expect(bench.machines.console("never")).rejects.toMatchObject({ code: "sandbox_not_found" });
 });

@@ -18,7 +18,11 @@ const anySlot = fc.integer({ min: 1, max: MAX_SLOT });
 
 describe("the address plan", () => {
   test("starts where the benchmarking range starts", () => {
-    expect(addressBlock(1)).toMatchObject({ cidr: "198.18.16.0/20", hostAddress: "198.18.31.253", routerAddress: "198.18.31.254" });
+    expect(addressBlock(1)).toMatchObject({
+      cidr: "198.18.16.0/20",
+      hostAddress: "198.18.31.253",
+      routerAddress: "198.18.31.254",
+    });
     expect(addressBlock(0).slotAddress(1)).toBe("198.18.0.1");
   });
 
@@ -37,7 +41,8 @@ describe("the address plan", () => {
   });
 
   test("refuses slots and blocks that do not exist", () => {
-    for (const slot of [0, -1, MAX_SLOT + 1, 1.5, Number.NaN]) expect(() => addressBlock(0).slotAddress(slot)).toThrow(RangeError);
+    for (const slot of [0, -1, MAX_SLOT + 1, 1.5, Number.NaN])
+      expect(() => addressBlock(0).slotAddress(slot)).toThrow(RangeError);
     for (const block of [-1, BLOCK_COUNT, 0.5]) expect(() => addressBlock(block)).toThrow(RangeError);
   });
 
@@ -52,11 +57,31 @@ describe("the address plan", () => {
     );
   });
 
-  test.each(["10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "127.0.0.1", "100.100.100.200", "0.0.0.0", "224.0.0.1", "255.255.255.255"])("denies %s", (address) => {
+  test.each([
+    "10.1.2.3",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.1",
+    "169.254.169.254",
+    "127.0.0.1",
+    "100.100.100.200",
+    "0.0.0.0",
+    "224.0.0.1",
+    "255.255.255.255",
+  ])("denies %s", (address) => {
     expect(DENIED_DESTINATIONS.some((cidr) => contains(cidr, address))).toBe(true);
   });
 
-  test.each(["203.0.113.10", "8.8.8.8", "172.15.255.255", "172.32.0.1", "192.167.255.255", "198.17.255.255", "198.20.0.1", "223.255.255.255"])("does not deny %s", (address) => {
+  test.each([
+    "203.0.113.10",
+    "8.8.8.8",
+    "172.15.255.255",
+    "172.32.0.1",
+    "192.167.255.255",
+    "198.17.255.255",
+    "198.20.0.1",
+    "223.255.255.255",
+  ])("does not deny %s", (address) => {
     expect(DENIED_DESTINATIONS.some((cidr) => contains(cidr, address))).toBe(false);
   });
 });
@@ -86,6 +111,7 @@ describe("the names of an instance", () => {
         expect(names.slotNetnsPattern.test(other.slotNetns(slot))).toBe(false);
       }),
     );
-    for (const name of [names.routerNetns, `${names.slotNetns(1)}0x`, `x${names.slotNetns(1)}`]) expect(names.slotNetnsPattern.test(name)).toBe(false);
+    for (const name of [names.routerNetns, `${names.slotNetns(1)}0x`, `x${names.slotNetns(1)}`])
+      expect(names.slotNetnsPattern.test(name)).toBe(false);
   });
 });

@@ -70,7 +70,10 @@ describe("a pool", () => {
     expect(pool.status).toEqual({ template: "base", ready: 2, target: 2 });
     const machines = [...bench.driver.machines.values()];
     const waiting = machines.filter(({ guest }) => guest !== undefined);
-    expect(waiting.map(({ paused, guest }) => [paused, guest?.locked, guest?.preparations])).toEqual([[true, true, 1], [true, true, 1]]);
+    expect(waiting.map(({ paused, guest }) => [paused, guest?.locked, guest?.preparations])).toEqual([
+      [true, true, 1],
+      [true, true, 1],
+    ]);
     expect(machines.filter(({ guest }) => guest === undefined)).toHaveLength(1);
   });
 
@@ -78,8 +81,14 @@ describe("a pool", () => {
     const pool = open();
     await full(pool);
     const got = await Promise.all(Array.from({ length: 4 }, () => acquire(pool)));
-    expect(got.map(({ source, prepared }) => [source, prepared])).toEqual([["pool", true], ["pool", true], ["shell", false], ["cold", false]]);
-    for (const machine of got) expect(bench.driver.machine(slotOf(machine))).toMatchObject({ paused: false, alive: true });
+    expect(got.map(({ source, prepared }) => [source, prepared])).toEqual([
+      ["pool", true],
+      ["pool", true],
+      ["shell", false],
+      ["cold", false],
+    ]);
+    for (const machine of got)
+      expect(bench.driver.machine(slotOf(machine))).toMatchObject({ paused: false, alive: true });
   });
 
   test("makes a machine with another disk from nothing, and keeps what waits", async () => {
@@ -140,7 +149,8 @@ describe("a pool", () => {
     expect(bench.driver.machine(slotOf(woken)).paused).toBe(false);
     bench.driver.fail("pause");
     await until(() => pool.status.ready === 2);
-    for (const slot of bench.driver.machines.keys()) expect(pool.members.some(({ place }) => place.slot === slot) || slot === slotOf(woken)).toBe(true);
+    for (const slot of bench.driver.machines.keys())
+      expect(pool.members.some(({ place }) => place.slot === slot) || slot === slotOf(woken)).toBe(true);
   });
 
   test("never hands out or keeps a machine that came up unlocked", async () => {
@@ -149,7 +159,9 @@ describe("a pool", () => {
     await expect(acquire(pool)).rejects.toThrow("not locked");
     bench.driver.restoresUnlocked = false;
     await full(pool);
-    expect([...bench.driver.machines.values()].every(({ guest }) => guest === undefined || guest.locked)).toBe(true);
+    expect(
+      [...bench.driver.machines.values()].every(({ guest }) => guest === undefined || guest.locked),
+    ).toBe(true);
   });
 
   test("leaves nothing of a create whose restore fails, and the next one works", async () => {
@@ -207,7 +219,14 @@ describe("a pool", () => {
   test("hands every machine out once, whatever dies and whoever asks meanwhile", async () => {
     await fc.assert(
       fc.asyncProperty(
-        fc.array(fc.oneof({ weight: 4, arbitrary: fc.constant("acquire" as const) }, { weight: 1, arbitrary: fc.constant("crash" as const) }, { weight: 2, arbitrary: fc.constant("wait" as const) }), { minLength: 1, maxLength: 20 }),
+        fc.array(
+          fc.oneof(
+            { weight: 4, arbitrary: fc.constant("acquire" as const) },
+            { weight: 1, arbitrary: fc.constant("crash" as const) },
+            { weight: 2, arbitrary: fc.constant("wait" as const) },
+          ),
+          { minLength: 1, maxLength: 20 },
+        ),
         async (steps) => {
           const pool = open();
           const asked: Promise<PristineMachine>[] = [];
@@ -222,7 +241,11 @@ describe("a pool", () => {
           const got = await Promise.all(asked);
           expect(new Set(got.map(slotOf)).size).toBe(got.length);
           for (const machine of got) {
-            expect(bench.driver.machine(slotOf(machine))).toMatchObject({ alive: true, paused: false, guest: { locked: true } });
+            expect(bench.driver.machine(slotOf(machine))).toMatchObject({
+              alive: true,
+              paused: false,
+              guest: { locked: true },
+            });
             expect(pool.members.map(({ place }) => place.slot)).not.toContain(slotOf(machine));
           }
           await pool.stop();

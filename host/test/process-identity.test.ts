@@ -7,7 +7,10 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { isAlive, processIdentity, type ProcessIdentity } from "../src/process-identity.ts";
 import { claimRunFile } from "../src/run-file.ts";
 
-async function spawned(argv: [string, ...string[]], action: (identity: ProcessIdentity, kill: () => Promise<void>) => void | Promise<void>): Promise<void> {
+async function spawned(
+  argv: [string, ...string[]],
+  action: (identity: ProcessIdentity, kill: () => Promise<void>) => void | Promise<void>,
+): Promise<void> {
   const child = spawn(argv[0], argv.slice(1), { stdio: "ignore" });
   const ended = new Promise<void>((resolve) => child.once("exit", () => resolve()));
   const kill = async (): Promise<void> => {
@@ -71,7 +74,11 @@ describe("the run file", () => {
 
   test("says who serves and where, and is gone when let go of", () => {
     const release = claimRunFile(path, { socket: "/run/host.sock" });
-    expect(JSON.parse(readFileSync(path, "utf8"))).toEqual({ pid: process.pid, start_time: processIdentity(process.pid)?.startTime, socket: "/run/host.sock" });
+    expect(JSON.parse(readFileSync(path, "utf8"))).toEqual({
+      pid: process.pid,
+      start_time: processIdentity(process.pid)?.startTime,
+      socket: "/run/host.sock",
+    });
     release();
     expect(() => readFileSync(path)).toThrow("ENOENT");
     release();

@@ -18,16 +18,24 @@ describe("the resolvers a sandbox may ask", () => {
   }
 
   test("are the machine's own, in order, each once, at most three", async () => {
-    const path = file("a", "# comment\nsearch example.org\nnameserver 192.0.2.1\n  nameserver\t192.0.2.2 # why\nnameserver 192.0.2.1\nnameserver 192.0.2.3\nnameserver 192.0.2.4\n");
+    const path = file(
+      "a",
+      "# comment\nsearch example.org\nnameserver 192.0.2.1\n  nameserver\t192.0.2.2 # why\nnameserver 192.0.2.1\nnameserver 192.0.2.3\nnameserver 192.0.2.4\n",
+    );
     expect(await findResolvers([path])).toEqual(["192.0.2.1", "192.0.2.2", "192.0.2.3"]);
   });
 
   test("are looked for behind a stub that listens on loopback", async () => {
-    expect(await findResolvers([file("stub", "nameserver 127.0.0.53\n"), file("real", "nameserver 10.0.0.2\n")])).toEqual(["10.0.0.2"]);
+    expect(
+      await findResolvers([file("stub", "nameserver 127.0.0.53\n"), file("real", "nameserver 10.0.0.2\n")]),
+    ).toEqual(["10.0.0.2"]);
   });
 
   test("leave out what the network inside cannot speak or a file should not say", async () => {
-    const path = file("a", "nameserver 2001:db8::1\nnameserver not-an-address\nnameserver\n;nameserver 192.0.2.9\nnameserver 999.1.1.1\n");
+    const path = file(
+      "a",
+      "nameserver 2001:db8::1\nnameserver not-an-address\nnameserver\n;nameserver 192.0.2.9\nnameserver 999.1.1.1\n",
+    );
     expect(await findResolvers([path])).toEqual([]);
   });
 
@@ -36,7 +44,9 @@ describe("the resolvers a sandbox may ask", () => {
   });
 
   test("are written as the guest's libc reads them", () => {
-    expect(resolvConfText(["192.0.2.1", "192.0.2.2"])).toBe("nameserver 192.0.2.1\nnameserver 192.0.2.2\noptions timeout:2 attempts:2\n");
+    expect(resolvConfText(["192.0.2.1", "192.0.2.2"])).toBe(
+      "nameserver 192.0.2.1\nnameserver 192.0.2.2\noptions timeout:2 attempts:2\n",
+    );
     expect(resolvConfText([])).toBe("options timeout:2 attempts:2\n");
   });
 });

@@ -40,7 +40,13 @@ export interface ProcessEndExtension {
 export interface ProcessEvent {
   start?: { pid: number };
   data?: { stdout?: string; stderr?: string; pty?: string; torpor?: { lostBytes?: number } };
-  end?: { exitCode?: number; exited?: boolean; status?: string; error?: string; torpor?: ProcessEndExtension };
+  end?: {
+    exitCode?: number;
+    exited?: boolean;
+    status?: string;
+    error?: string;
+    torpor?: ProcessEndExtension;
+  };
   keepalive?: Record<string, never>;
 }
 

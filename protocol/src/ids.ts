@@ -18,7 +18,9 @@ export function randomText(length: number): string {
   return text;
 }
 
-export const snapshotIdSchema = z.string().regex(/^snp[a-z0-9]{20,60}$/, "must be a snapshot id: `snp` and letters and digits");
+export const snapshotIdSchema = z
+  .string()
+  .regex(/^snp[a-z0-9]{20,60}$/, "must be a snapshot id: `snp` and letters and digits");
 
 /** A new random snapshot id. */
 export function newSnapshotId(): string {
@@ -32,11 +34,17 @@ export const templateNameSchema = z
   .string()
   .min(1)
   .max(64)
-  .regex(/^[a-z0-9][a-z0-9._-]*$/, "must be lower-case letters, digits, '.', '_' or '-', starting with a letter or digit");
+  .regex(
+    /^[a-z0-9][a-z0-9._-]*$/,
+    "must be lower-case letters, digits, '.', '_' or '-', starting with a letter or digit",
+  );
 
 /** Tenant names are the caller's own identifiers: 1 to 128 characters of letters, digits and `._:@-`. */
 export const tenantSchema = z
   .string()
   .min(1)
   .max(128)
-  .regex(/^[A-Za-z0-9][A-Za-z0-9._:@-]*$/, "must be letters, digits, '.', '_', ':', '@' or '-', starting with a letter or digit");
+  .regex(
+    /^[A-Za-z0-9][A-Za-z0-9._:@-]*$/,
+    "must be letters, digits, '.', '_', ':', '@' or '-', starting with a letter or digit",
+  );

@@ -149,7 +149,10 @@ export interface MachineSnapshot {
   created_at: string;
 }
 
-export const createSnapshotSchema = z.strictObject({ id: snapshotIdSchema, name: z.string().max(128).nullable().default(null) });
+export const createSnapshotSchema = z.strictObject({
+  id: snapshotIdSchema,
+  name: z.string().max(128).nullable().default(null),
+});
 
 export interface HostEvents {
   events: HostEvent[];

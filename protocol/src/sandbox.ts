@@ -13,15 +13,25 @@ const isPlainText = (text: string): boolean => noNul(text) && !/\p{Surrogate}/u.
 function totalBytes(record: Record<string, string>): number {
   const encoder = new TextEncoder();
   let bytes = 0;
-  for (const [key, value] of Object.entries(record)) bytes += encoder.encode(key).length + encoder.encode(value).length;
+  for (const [key, value] of Object.entries(record))
+    bytes += encoder.encode(key).length + encoder.encode(value).length;
   return bytes;
 }
 
 /** Key-value labels of the caller: at most 64 entries and 16 KiB in all. */
 export const metadataSchema = z
-  .record(z.string().min(1).max(128).refine(isPlainText, PLAIN_TEXT), z.string().max(4096).refine(isPlainText, PLAIN_TEXT))
-  .refine((value) => Object.keys(value).length <= LIMITS.maxMetadataEntries, `at most ${LIMITS.maxMetadataEntries} entries`)
-  .refine((value) => totalBytes(value) <= LIMITS.maxMetadataBytes, `at most ${LIMITS.maxMetadataBytes} bytes in all`);
+  .record(
+    z.string().min(1).max(128).refine(isPlainText, PLAIN_TEXT),
+    z.string().max(4096).refine(isPlainText, PLAIN_TEXT),
+  )
+  .refine(
+    (value) => Object.keys(value).length <= LIMITS.maxMetadataEntries,
+    `at most ${LIMITS.maxMetadataEntries} entries`,
+  )
+  .refine(
+    (value) => totalBytes(value) <= LIMITS.maxMetadataBytes,
+    `at most ${LIMITS.maxMetadataBytes} bytes in all`,
+  );
 
 /** Environment variables: names as a shell takes them, at most 256 entries and 128 KiB in all. */
 export const envSchema = z
@@ -32,7 +42,10 @@ export const envSchema = z
       .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, "must be letters, digits and '_', not starting with a digit"),
     z.string().refine(noNul, "must not contain NUL"),
   )
-  .refine((value) => Object.keys(value).length <= LIMITS.maxEnvEntries, `at most ${LIMITS.maxEnvEntries} entries`)
+  .refine(
+    (value) => Object.keys(value).length <= LIMITS.maxEnvEntries,
+    `at most ${LIMITS.maxEnvEntries} entries`,
+  )
   .refine((value) => totalBytes(value) <= LIMITS.maxEnvBytes, `at most ${LIMITS.maxEnvBytes} bytes in all`);
 
 /** `ttl_seconds`: whole seconds from 1 to 30 days. */
@@ -61,7 +74,11 @@ export const createSandboxSchema = z.strictObject({
   disk_mb: z.number().int().min(LIMITS.minDiskMb).max(16_777_216).default(LIMITS.defaultDiskMb),
   network: networkSchema.default("internet"),
   /** Only `false` until persistent sandboxes exist: a clear refusal beats a promise not kept. */
-  persistent: z.literal(false, { error: "persistent sandboxes are not available in this version; leave it out or send false" }).optional(),
+  persistent: z
+    .literal(false, {
+      error: "persistent sandboxes are not available in this version; leave it out or send false",
+    })
+    .optional(),
 });
 
 export type CreateSandboxRequest = z.output<typeof createSandboxSchema>;

@@ -22,9 +22,16 @@ export async function endInstance({ stateDir, hostToken, hostEnv }: InstanceEnd)
   await endProcess(runFileIdentity(stateDir, "server"), "SIGTERM");
   let host = runFileIdentity(stateDir, "host");
   if (host === undefined) {
-    const { pid } = await Program.start({ argv: programArgv("host"), env: hostEnv, logPath: join(stateDir, "logs", "host.log") });
+    const { pid } = await Program.start({
+      argv: programArgv("host"),
+      env: hostEnv,
+      logPath: join(stateDir, "logs", "host.log"),
+    });
     host = runFileIdentity(stateDir, "host");
-    if (host?.pid !== pid) throw new Error(`the host started to clear ${stateDir} away is ${pid}, but the run file names ${host?.pid}`);
+    if (host?.pid !== pid)
+      throw new Error(
+        `the host started to clear ${stateDir} away is ${pid}, but the run file names ${host?.pid}`,
+      );
   }
   const client = new HostClient(join(stateDir, "run", "host.sock"), hostToken);
   try {
@@ -47,7 +54,10 @@ export async function removeInstance(end: InstanceEnd): Promise<void> {
 /** The living process that a run file names. */
 export function runFileIdentity(stateDir: string, program: "host" | "server"): ProcessIdentity | undefined {
   try {
-    const record = JSON.parse(readFileSync(join(stateDir, "run", `${program}.json`), "utf8")) as { pid: number; start_time: number | string };
+    const record = JSON.parse(readFileSync(join(stateDir, "run", `${program}.json`), "utf8")) as {
+      pid: number;
+      start_time: number | string;
+    };
     const identity = { pid: record.pid, startTime: Number(record.start_time) };
     return isAlive(identity) ? identity : undefined;
   } catch {
@@ -59,7 +69,11 @@ async function endProcess(identity: ProcessIdentity | undefined, signal: NodeJS.
   if (identity === undefined || !isAlive(identity)) return;
   process.kill(identity.pid, signal);
   try {
-    await eventually(`the end of process ${identity.pid} after ${signal}`, () => !isAlive(identity), GRACE_MS);
+    await eventually(
+      `the end of process ${identity.pid} after ${signal}`,
+      () => !isAlive(identity),
+      GRACE_MS,
+    );
   } catch (error) {
     if (isAlive(identity)) process.kill(identity.pid, "SIGKILL");
     throw error;

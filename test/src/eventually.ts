@@ -19,14 +19,18 @@ export async function eventually<T>(
   for (;;) {
     try {
       const seen = await look();
-      if (seen !== undefined && seen !== null && seen !== false) return seen as NonNullable<Exclude<T, false>>;
+      if (seen !== undefined && seen !== null && seen !== false)
+        return seen as NonNullable<Exclude<T, false>>;
       cause = undefined;
     } catch (error) {
       cause = error;
     }
     if (performance.now() > deadline) {
       const said = typeof what === "string" ? what : what();
-      throw new Error(`waited ${timeoutMs} ms for: ${said}${cause === undefined ? "" : ` (last: ${String(cause)})`}`, { cause });
+      throw new Error(
+        `waited ${timeoutMs} ms for: ${said}${cause === undefined ? "" : ` (last: ${String(cause)})`}`,
+        { cause },
+      );
     }
     await delay(INTERVAL_MS);
   }

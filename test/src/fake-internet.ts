@@ -67,7 +67,8 @@ export class FakeInternet {
     await using scope = new Scope();
     const netns = `tt-internet-${process.pid}`;
     const link = `tti${process.pid}`;
-    const { hostAddress, webServer, privateServer, otherPrivateServer, metadataServer, tcpPorts, udpPorts } = FAKE_INTERNET;
+    const { hostAddress, webServer, privateServer, otherPrivateServer, metadataServer, tcpPorts, udpPorts } =
+      FAKE_INTERNET;
     const ip = (...words: string[]): Promise<unknown> => run(["ip", ...words]);
     await ip("netns", "add", netns);
     scope.defer(async () => void (await ip("netns", "del", netns)));
@@ -83,12 +84,16 @@ export class FakeInternet {
     await ip("-n", netns, "link", "set", "eth0", "up");
     await ip("-n", netns, "route", "add", "default", "via", hostAddress);
     const internet = new FakeInternet(netns, scope.move());
-    await internet.#serve(JSON.stringify([tcpPorts, udpPorts, [webServer, privateServer, otherPrivateServer, metadataServer]]));
+    await internet.#serve(
+      JSON.stringify([tcpPorts, udpPorts, [webServer, privateServer, otherPrivateServer, metadataServer]]),
+    );
     return internet;
   }
 
   async #serve(ports: string): Promise<void> {
-    const child = spawn("ip", ["netns", "exec", this.netns, process.execPath, "-e", SERVICES, ports], { stdio: ["pipe", "pipe", "inherit"] });
+    const child = spawn("ip", ["netns", "exec", this.netns, process.execPath, "-e", SERVICES, ports], {
+      stdio: ["pipe", "pipe", "inherit"],
+    });
     const ended = new Promise<void>((resolve) => child.once("exit", () => resolve()));
     this.#scope.defer(async () => {
       child.kill("SIGKILL");

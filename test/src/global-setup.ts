@@ -9,12 +9,19 @@ const TEMPLATES = ["base", "code-interpreter"];
 
 /** Run once before the system suites: guest agent and templates as this checkout has them. */
 export default async function setUp(): Promise<void> {
-  if (process.getuid?.() !== 0) throw new Error("the system suites run machines and networks and need root: run bin/test, or sudo -E npx vitest run --project system");
+  if (process.getuid?.() !== 0)
+    throw new Error(
+      "the system suites run machines and networks and need root: run bin/test, or sudo -E npx vitest run --project system",
+    );
   const guest = guestBinaryPath();
   if (!existsSync(guest)) {
     const flags = ["-trimpath", "-ldflags=-s -w -buildid=", "-o", guest, "./cmd/torpor-guest"];
     await run(["mkdir", "-p", dirname(guest)]);
-    await run(["go", "build", ...flags], { cwd: join(repositoryRoot, "guest"), env: { ...process.env, CGO_ENABLED: "0" }, timeoutMs: 300_000 });
+    await run(["go", "build", ...flags], {
+      cwd: join(repositoryRoot, "guest"),
+      env: { ...process.env, CGO_ENABLED: "0" },
+      timeoutMs: 300_000,
+    });
   }
   if (templatesAreFixed()) return;
   await ensureTemplates(TEMPLATES, (line) => process.stdout.write(`${line}\n`));

@@ -1,5 +1,13 @@
 import type { IncomingMessage } from "node:http";
-import { CONNECT_END_FLAG, decodeEnvelopes, encodeEnvelope, GUEST_PORT, type ProcessEndExtension, type ProcessEvent, type StartRequest } from "@torpor/protocol";
+import {
+  CONNECT_END_FLAG,
+  decodeEnvelopes,
+  encodeEnvelope,
+  GUEST_PORT,
+  type ProcessEndExtension,
+  type ProcessEvent,
+  type StartRequest,
+} from "@torpor/protocol";
 import type { HttpClient } from "./http-client.ts";
 
 export interface GuestExecResult {
@@ -21,12 +29,22 @@ export interface GuestExecOptions {
 }
 
 /** Runs a shell command in a machine through the host's proxy, speaking envd's process service as the server does. */
-export function guestExec(host: HttpClient, machineId: string, command: string, options: GuestExecOptions = {}): Promise<GuestExecResult> {
+export function guestExec(
+  host: HttpClient,
+  machineId: string,
+  command: string,
+  options: GuestExecOptions = {},
+): Promise<GuestExecResult> {
   return guestExecAt(host, `/v1/machines/${machineId}/ports/${GUEST_PORT}`, command, options);
 }
 
 /** The same where the agent's own routes begin at `prefix`. */
-export async function guestExecAt(http: HttpClient, prefix: string, command: string, options: GuestExecOptions = {}): Promise<GuestExecResult> {
+export async function guestExecAt(
+  http: HttpClient,
+  prefix: string,
+  command: string,
+  options: GuestExecOptions = {},
+): Promise<GuestExecResult> {
   const { user = "user", env = {}, timeoutMs = 30_000, signal, onStdout, headers = {} } = options;
   const start: StartRequest = {
     process: { cmd: "/bin/bash", args: ["-l", "-c", command], envs: env },
@@ -43,7 +61,8 @@ export async function guestExecAt(http: HttpClient, prefix: string, command: str
     },
     ...(signal === undefined ? {} : { signal }),
   });
-  if (incoming.statusCode !== 200) throw new Error(`exec at ${prefix} answered ${incoming.statusCode}: ${await textOf(incoming)}`);
+  if (incoming.statusCode !== 200)
+    throw new Error(`exec at ${prefix} answered ${incoming.statusCode}: ${await textOf(incoming)}`);
   const stdout: Buffer[] = [];
   const stderr: Buffer[] = [];
   let pid = 0;
@@ -65,7 +84,12 @@ export async function guestExecAt(http: HttpClient, prefix: string, command: str
     end = event.end?.torpor ?? end;
   }
   if (end === undefined) throw new Error(`exec at ${prefix} ended without an end event`);
-  return { pid, stdout: Buffer.concat(stdout).toString("utf8"), stderr: Buffer.concat(stderr).toString("utf8"), end };
+  return {
+    pid,
+    stdout: Buffer.concat(stdout).toString("utf8"),
+    stderr: Buffer.concat(stderr).toString("utf8"),
+    end,
+  };
 }
 
 async function textOf(incoming: IncomingMessage): Promise<string> {

@@ -1,4 +1,12 @@
-import { type HostEvents, type HostHealth, type Machine, type MachineSpec, newSandboxId, type Template, type TemplateBuildEvent } from "@torpor/protocol";
+import {
+  type HostEvents,
+  type HostHealth,
+  type Machine,
+  type MachineSpec,
+  newSandboxId,
+  type Template,
+  type TemplateBuildEvent,
+} from "@torpor/protocol";
 import { guestExec, type GuestExecOptions, type GuestExecResult } from "./guest-exec.ts";
 import { type HttpAnswer, type HttpCall, HttpClient } from "./http-client.ts";
 
@@ -55,7 +63,10 @@ export class HostClient {
   }
 
   setDeadline(id: string, deadlineUnixMs: number | null): Promise<Machine> {
-    return this.http.json(`/v1/machines/${id}`, { method: "PATCH", body: { deadline_unix_ms: deadlineUnixMs } });
+    return this.http.json(`/v1/machines/${id}`, {
+      method: "PATCH",
+      body: { deadline_unix_ms: deadlineUnixMs },
+    });
   }
 
   events(after: number, waitMs = 0): Promise<HostEvents> {
@@ -89,7 +100,8 @@ export class HostClient {
         if (last.type === "progress" && last.stage !== stage) onStage((stage = last.stage));
       }
     }
-    if (last?.type !== "done") throw new Error(`building ${name} answered ${incoming.statusCode}: ${JSON.stringify(last)} ${text}`);
+    if (last?.type !== "done")
+      throw new Error(`building ${name} answered ${incoming.statusCode}: ${JSON.stringify(last)} ${text}`);
     return last.template;
   }
 
@@ -100,7 +112,10 @@ export class HostClient {
   /** Standard output of a command that must exit with 0. */
   async output(id: string, command: string, options?: GuestExecOptions): Promise<string> {
     const { stdout, stderr, end } = await this.exec(id, command, options);
-    if (end.exitCode !== 0) throw new Error(`${command} in ${id}: ${end.outcome} ${end.exitCode ?? end.signal}: ${stderr}${stdout}`);
+    if (end.exitCode !== 0)
+      throw new Error(
+        `${command} in ${id}: ${end.outcome} ${end.exitCode ?? end.signal}: ${stderr}${stdout}`,
+      );
     return stdout.trimEnd();
   }
 

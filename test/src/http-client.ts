@@ -33,8 +33,12 @@ export class HttpClient {
   }
 
   /** Starts a call and answers when the headers are there; the caller reads the stream. */
-  open(path: string, { method = "GET", headers = {}, body, signal, timeoutMs = 60_000 }: HttpCall = {}): Promise<IncomingMessage> {
-    const raw = body === undefined || typeof body === "string" || Buffer.isBuffer(body) ? body : JSON.stringify(body);
+  open(
+    path: string,
+    { method = "GET", headers = {}, body, signal, timeoutMs = 60_000 }: HttpCall = {},
+  ): Promise<IncomingMessage> {
+    const raw =
+      body === undefined || typeof body === "string" || Buffer.isBuffer(body) ? body : JSON.stringify(body);
     const sent: Record<string, string | number> = { ...this.#headers, ...headers };
     if (raw !== undefined) {
       sent["content-type"] ??= "application/json";
@@ -45,8 +49,17 @@ export class HttpClient {
         ? { socketPath: this.#endpoint.socket, path }
         : { host: new URL(this.#endpoint.url).hostname, port: new URL(this.#endpoint.url).port, path };
     return new Promise((resolve, reject) => {
-      const outgoing = request({ ...where, method, headers: sent, agent: this.#agent, ...(signal === undefined ? {} : { signal }) });
-      const timer = setTimeout(() => outgoing.destroy(new Error(`${method} ${path}: no answer within ${timeoutMs} ms`)), timeoutMs);
+      const outgoing = request({
+        ...where,
+        method,
+        headers: sent,
+        agent: this.#agent,
+        ...(signal === undefined ? {} : { signal }),
+      });
+      const timer = setTimeout(
+        () => outgoing.destroy(new Error(`${method} ${path}: no answer within ${timeoutMs} ms`)),
+        timeoutMs,
+      );
       outgoing.on("response", (incoming) => {
         clearTimeout(timer);
         resolve(incoming);
@@ -77,7 +90,10 @@ export class HttpClient {
   /** A call that must succeed with JSON. @throws Error naming call, status and body */
   async json<T>(path: string, options: HttpCall = {}): Promise<T> {
     const answer = await this.call(path, options);
-    if (answer.status >= 300) throw new Error(`${options.method ?? "GET"} ${path} answered ${answer.status}: ${answer.body.toString("utf8").slice(0, 2000)}`);
+    if (answer.status >= 300)
+      throw new Error(
+        `${options.method ?? "GET"} ${path} answered ${answer.status}: ${answer.body.toString("utf8").slice(0, 2000)}`,
+      );
     return answer.json as T;
   }
 

@@ -136,11 +136,19 @@ export class Instance {
 
   /** Starts the host, anew after {@link Instance.killHost}. */
   async startHost(): Promise<void> {
-    this.#hostProgram = await Program.start({ argv: programArgv("host"), env: this.#hostEnv, logPath: join(this.stateDir, "logs", "host.log") });
+    this.#hostProgram = await Program.start({
+      argv: programArgv("host"),
+      env: this.#hostEnv,
+      logPath: join(this.stateDir, "logs", "host.log"),
+    });
   }
 
   async startServer(): Promise<void> {
-    this.#serverProgram = await Program.start({ argv: programArgv("server"), env: this.#serverEnv, logPath: join(this.stateDir, "logs", "server.log") });
+    this.#serverProgram = await Program.start({
+      argv: programArgv("server"),
+      env: this.#serverEnv,
+      logPath: join(this.stateDir, "logs", "server.log"),
+    });
   }
 
   /** Ends the host as it is; machines go on. Answers how it ended. */

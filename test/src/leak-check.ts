@@ -6,7 +6,16 @@ import { eventually } from "./eventually.ts";
 
 /** Kinds of things an instance makes on a machine, and may therefore leave there. */
 export const LEAK_KINDS = [
-  "process", "network namespace", "link", "route", "nft table", "mount", "cgroup", "loop device", "ip_forward", "machine directory",
+  "process",
+  "network namespace",
+  "link",
+  "route",
+  "nft table",
+  "mount",
+  "cgroup",
+  "loop device",
+  "ip_forward",
+  "machine directory",
 ] as const;
 export type LeakKind = (typeof LEAK_KINDS)[number];
 
@@ -29,11 +38,19 @@ export async function lookAtMachine(stateDir: string): Promise<MachineState> {
     const other = OTHER_INSTANCE.exec(text)?.[1];
     return other !== undefined && other !== tag;
   };
-  const own = (lines: readonly string[]): Set<string> => new Set(lines.filter((line) => OURS.test(line) && !foreign(line)));
+  const own = (lines: readonly string[]): Set<string> =>
+    new Set(lines.filter((line) => OURS.test(line) && !foreign(line)));
   const bears = (text: string): boolean => text.includes(stateDir) || text.includes(`torpor-${tag}`);
   const [links, routes, tables, namespaces] = await Promise.all([
     jsonOf<{ ifname: string }>(["ip", "-json", "link", "show"]),
-    jsonOf<{ dst: string; gateway?: string; dev?: string; table?: string }>(["ip", "-json", "route", "show", "table", "all"]),
+    jsonOf<{ dst: string; gateway?: string; dev?: string; table?: string }>([
+      "ip",
+      "-json",
+      "route",
+      "show",
+      "table",
+      "all",
+    ]),
     run(["nft", "list", "tables"]).then(({ stdout }) => stdout.split("\n").filter((line) => line !== "")),
     jsonOf<{ name: string }>(["ip", "-json", "netns", "list"]),
   ]);
@@ -41,7 +58,11 @@ export async function lookAtMachine(stateDir: string): Promise<MachineState> {
     process: new Set(processesBearing(bears)),
     "network namespace": own(namespaces.map(({ name }) => name)),
     link: own(links.map(({ ifname }) => ifname)),
-    route: own(routes.filter(({ table }) => table !== "local").map(({ dst, gateway, dev }) => `${dst} via ${gateway ?? "-"} dev ${dev ?? "-"}`)),
+    route: own(
+      routes
+        .filter(({ table }) => table !== "local")
+        .map(({ dst, gateway, dev }) => `${dst} via ${gateway ?? "-"} dev ${dev ?? "-"}`),
+    ),
     "nft table": own(tables),
     mount: new Set(mountPoints().filter(bears)),
     cgroup: new Set(cgroupsNamed(`torpor-${tag}`)),
@@ -53,7 +74,9 @@ export async function lookAtMachine(stateDir: string): Promise<MachineState> {
 
 /** What is there now and was not before, one line each. */
 export function leaksBetween(before: MachineState, after: MachineState): string[] {
-  return LEAK_KINDS.flatMap((kind) => [...after[kind]].filter((thing) => !before[kind].has(thing)).map((thing) => `${kind}: ${thing}`));
+  return LEAK_KINDS.flatMap((kind) =>
+    [...after[kind]].filter((thing) => !before[kind].has(thing)).map((thing) => `${kind}: ${thing}`),
+  );
 }
 
 export interface LeakCheckOptions {
@@ -64,12 +87,18 @@ export interface LeakCheckOptions {
 }
 
 /** @throws Error naming each thing that is there now and was not `before` */
-export async function expectNoLeaks(stateDir: string, before: MachineState, { settleMs = 5000, except = [] }: LeakCheckOptions = {}): Promise<void> {
+export async function expectNoLeaks(
+  stateDir: string,
+  before: MachineState,
+  { settleMs = 5000, except = [] }: LeakCheckOptions = {},
+): Promise<void> {
   let leaks: string[] = [];
   await eventually(
     () => `nothing of ${stateDir} to be left; there still is:\n  ${leaks.join("\n  ")}`,
     async () => {
-      leaks = leaksBetween(before, await lookAtMachine(stateDir)).filter((leak) => !except.some((kind) => leak.startsWith(`${kind}:`)));
+      leaks = leaksBetween(before, await lookAtMachine(stateDir)).filter(
+        (leak) => !except.some((kind) => leak.startsWith(`${kind}:`)),
+      );
       return leaks.length === 0;
     },
     settleMs,
@@ -94,7 +123,12 @@ function processesBearing(bears: (text: string) => boolean): string[] {
     if (!/^\d+$/.test(name) || Number(name) === process.pid) continue;
     const command = read(`/proc/${name}/cmdline`).replaceAll("\0", " ").trim();
     // Children of the runtime rename themselves to nothing much; their cgroup still tells whose they are.
-    const signs = [command, read(`/proc/${name}/environ`), read(`/proc/${name}/cgroup`), link(`/proc/${name}/cwd`)];
+    const signs = [
+      command,
+      read(`/proc/${name}/environ`),
+      read(`/proc/${name}/cgroup`),
+      link(`/proc/${name}/cwd`),
+    ];
     if (signs.some(bears)) found.push(`${name} ${command.slice(0, 200)}`);
   }
   return found;
@@ -108,8 +142,19 @@ function mountPoints(): string[] {
 }
 
 function cgroupsNamed(name: string): string[] {
-  const mounts = read("/proc/self/mountinfo").split("\n").filter((line) => / - cgroup2? /.test(line)).map((line) => line.split(" ")[4] ?? "");
-  return mounts.map((mount) => join(mount, name)).filter((path) => existsSync(path)).flatMap((path) => [path, ...entriesOf(path).filter((entry) => /^\d+$/.test(entry)).map((entry) => join(path, entry))]);
+  const mounts = read("/proc/self/mountinfo")
+    .split("\n")
+    .filter((line) => / - cgroup2? /.test(line))
+    .map((line) => line.split(" ")[4] ?? "");
+  return mounts
+    .map((mount) => join(mount, name))
+    .filter((path) => existsSync(path))
+    .flatMap((path) => [
+      path,
+      ...entriesOf(path)
+        .filter((entry) => /^\d+$/.test(entry))
+        .map((entry) => join(path, entry)),
+    ]);
 }
 
 function loopDevices(): string[] {

@@ -53,7 +53,8 @@ export class Notebook {
   async run(code: string, request: CodeRequest = {}): Promise<CodeOutcome> {
     const lines: CodeLine[] = [];
     for await (const line of this.stream(code, request)) lines.push(line);
-    const textOf = (type: CodeLine["type"]): string => lines.map((line) => (line.type === type ? (line.text ?? "") : "")).join("");
+    const textOf = (type: CodeLine["type"]): string =>
+      lines.map((line) => (line.type === type ? (line.text ?? "") : "")).join("");
     const results = lines.filter(({ type }) => type === "result");
     return {
       lines,
@@ -68,7 +69,8 @@ export class Notebook {
   /** Text of the main result of code that must not fail. */
   async text(code: string, request: CodeRequest = {}): Promise<string> {
     const { text, error, stderr } = await this.run(code, request);
-    if (error !== undefined || text === undefined) throw new Error(`${code}: ${error?.name} ${error?.value} ${stderr}`);
+    if (error !== undefined || text === undefined)
+      throw new Error(`${code}: ${error?.name} ${error?.value} ${stderr}`);
     return text;
   }
 
@@ -90,14 +92,20 @@ export class Notebook {
   }
 
   async open(code: string, request: CodeRequest = {}): Promise<IncomingMessage> {
-    const incoming = await this.#host.http.open(`${this.#prefix}/execute`, { method: "POST", body: { code, ...request } });
+    const incoming = await this.#host.http.open(`${this.#prefix}/execute`, {
+      method: "POST",
+      body: { code, ...request },
+    });
     if (incoming.statusCode !== 200) throw new Error(`execute answered ${incoming.statusCode}`);
     return incoming;
   }
 
   /** A call of any route, whatever it answers. */
   async call(method: string, path: string, body?: unknown): Promise<{ status: number; text: string }> {
-    const answer = await this.#host.call(`${this.#prefix}${path}`, { method, ...(body === undefined ? {} : { body }) });
+    const answer = await this.#host.call(`${this.#prefix}${path}`, {
+      method,
+      ...(body === undefined ? {} : { body }),
+    });
     return { status: answer.status, text: answer.body.toString("utf8") };
   }
 

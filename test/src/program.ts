@@ -32,17 +32,28 @@ export class Program {
     const log = openSync(logPath, "a", 0o600);
     const before = readFileSync(logPath, "utf8").length;
     // A process group of its own: ^C in the terminal of a test run is for the test run, which then ends this in order.
-    const child = spawn(argv[0], argv.slice(1), { env: { ...inherited(), ...env }, cwd: repositoryRoot, detached: true, stdio: ["ignore", log, log] });
+    const child = spawn(argv[0], argv.slice(1), {
+      env: { ...inherited(), ...env },
+      cwd: repositoryRoot,
+      detached: true,
+      stdio: ["ignore", log, log],
+    });
     closeSync(log);
     child.unref();
     let ending: string | undefined;
     const ended = new Promise<string>((resolve) => {
       child.once("error", (error) => resolve((ending = `could not be started: ${error.message}`)));
-      child.once("exit", (code, signal) => resolve((ending = signal === null ? `exited with ${code}` : `was ended by ${signal}`)));
+      child.once("exit", (code, signal) =>
+        resolve((ending = signal === null ? `exited with ${code}` : `was ended by ${signal}`)),
+      );
     });
     const said = (): string => readFileSync(logPath, "utf8").slice(before);
     try {
-      const ready = await eventually(`the ready line of ${argv.at(-1)}`, () => readyLine(said()) ?? ending, readyTimeoutMs);
+      const ready = await eventually(
+        `the ready line of ${argv.at(-1)}`,
+        () => readyLine(said()) ?? ending,
+        readyTimeoutMs,
+      );
       if (typeof ready === "string") throw new Error(`${argv.at(-1)} ${ready} before it was ready`);
       return new Program(child, ended, ready);
     } catch (error) {
@@ -61,7 +72,10 @@ export class Program {
 /** The environment less what would steer the programs: a test says itself what they see. */
 function inherited(): Record<string, string> {
   return Object.fromEntries(
-    Object.entries(process.env).filter((entry): entry is [string, string] => entry[1] !== undefined && !/^(TORPOR_|VITEST|NODE_OPTIONS$)/.test(entry[0])),
+    Object.entries(process.env).filter(
+      (entry): entry is [string, string] =>
+        entry[1] !== undefined && !/^(TORPOR_|VITEST|NODE_OPTIONS$)/.test(entry[0]),
+    ),
   );
 }
 

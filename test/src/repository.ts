@@ -16,6 +16,13 @@ export function templateCacheDir(): string {
 
 /** How to run a program's main module: from source, or from `dist` when `TORPOR_TEST_DIST=1`. */
 export function programArgv(name: "host" | "server"): [string, ...string[]] {
-  if (process.env.TORPOR_TEST_DIST === "1") return [process.execPath, join(repositoryRoot, name, "dist", "main.js")];
-  return [process.execPath, "--conditions=source", "--import", "tsx", join(repositoryRoot, name, "src", "main.ts")];
+  if (process.env.TORPOR_TEST_DIST === "1")
+    return [process.execPath, join(repositoryRoot, name, "dist", "main.js")];
+  return [
+    process.execPath,
+    "--conditions=source",
+    "--import",
+    "tsx",
+    join(repositoryRoot, name, "src", "main.ts"),
+  ];
 }

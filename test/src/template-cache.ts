@@ -4,10 +4,14 @@ import { Instance } from "./instance.ts";
  * Builds the named templates into the cache, once, by the host's own build route; what is built already for this
  * recipe, guest agent and runtime is only looked up.
  */
-export async function ensureTemplates(names: readonly string[], say: (line: string) => void = () => {}): Promise<void> {
+export async function ensureTemplates(
+  names: readonly string[],
+  say: (line: string) => void = () => {},
+): Promise<void> {
   const instance = await Instance.start();
   try {
-    for (const name of names) await instance.host.buildTemplate(name, (stage) => say(`template ${name}: ${stage}`));
+    for (const name of names)
+      await instance.host.buildTemplate(name, (stage) => say(`template ${name}: ${stage}`));
   } finally {
     await instance.stop();
     await instance.remove();

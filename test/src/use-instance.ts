@@ -19,7 +19,9 @@ export function useInstance(options: InstanceOptions = {}): () => Instance {
     if (instance === undefined || before === undefined) return;
     try {
       await instance.stop();
-      await expectNoLeaks(instance.stateDir, before, { except: (await otherInstanceUp(instance.stateDir)) ? ["ip_forward"] : [] });
+      await expectNoLeaks(instance.stateDir, before, {
+        except: (await otherInstanceUp(instance.stateDir)) ? ["ip_forward"] : [],
+      });
     } finally {
       await instance.remove();
     }

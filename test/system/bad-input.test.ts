@@ -18,15 +18,24 @@ describe("bad input to the API", () => {
   let id: string;
 
   beforeAll(async () => {
-    const sandbox = await torpor().api.json<Sandbox>("/v1/sandboxes", { method: "POST", body: { template: "base", ttl_seconds: 3600 } });
+    const sandbox = await torpor().api.json<Sandbox>("/v1/sandboxes", {
+      method: "POST",
+      body: { template: "base", ttl_seconds: 3600 },
+    });
     ({ id } = sandbox);
     await torpor().api.json(`/v1/sandboxes/${id}/exec`, {
       method: "POST",
-      body: { cmd: "cd /workspace && mkdir dir && mkfifo fifo && ln -s loop2 loop1 && ln -s loop1 loop2 && ln -s /etc/passwd link && echo text > file" },
+      body: {
+        cmd: "cd /workspace && mkdir dir && mkfifo fifo && ln -s loop2 loop1 && ln -s loop1 loop2 && ln -s /etc/passwd link && echo text > file",
+      },
     });
   });
 
-  async function expectRefusal(path: string, options: HttpCall, { status, code, names }: Refusal): Promise<void> {
+  async function expectRefusal(
+    path: string,
+    options: HttpCall,
+    { status, code, names }: Refusal,
+  ): Promise<void> {
     const startedAt = performance.now();
     const answer = await torpor().api.call(path, options);
     expect({ status: answer.status, code: errorOf(answer).code }).toEqual({ status, code });
@@ -37,7 +46,10 @@ describe("bad input to the API", () => {
 
   function errorOf(answer: HttpAnswer): ErrorEnvelope["error"] {
     const { error } = (answer.json ?? {}) as Partial<ErrorEnvelope>;
-    if (error === undefined) throw new Error(`answered ${answer.status} without an error: ${answer.body.toString("utf8").slice(0, 500)}`);
+    if (error === undefined)
+      throw new Error(
+        `answered ${answer.status} without an error: ${answer.body.toString("utf8").slice(0, 500)}`,
+      );
     return error;
   }
 
@@ -70,15 +82,30 @@ describe("bad input to the API", () => {
 
   test.each(refusedCreates)("a create with %s is refused by name", async (_what, body, names) => {
     const whole = typeof body === "object" && !Array.isArray(body) ? { template: "base", ...body } : body;
-    await expectRefusal("/v1/sandboxes", { method: "POST", body: whole }, { status: 400, code: "invalid_request", names });
+    await expectRefusal(
+      "/v1/sandboxes",
+      { method: "POST", body: whole },
+      { status: 400, code: "invalid_request", names },
+    );
   });
 
   test("an unknown template is named, with what there is", () =>
-    expectRefusal("/v1/sandboxes", { method: "POST", body: { template: "no-such-template" } }, { status: 404, code: "template_not_found", names: "no-such-template" }));
+    expectRefusal(
+      "/v1/sandboxes",
+      { method: "POST", body: { template: "no-such-template" } },
+      { status: 404, code: "template_not_found", names: "no-such-template" },
+    ));
 
   test("a body of 10 MB is refused, by its size", async () => {
-    for (const body of [JSON.stringify({ template: "base", metadata: { a: "x".repeat(10_000_000) } }), "x".repeat(10_000_000)]) {
-      await expectRefusal("/v1/sandboxes", { method: "POST", body }, { status: 413, code: "payload_too_large", names: "bytes" });
+    for (const body of [
+      JSON.stringify({ template: "base", metadata: { a: "x".repeat(10_000_000) } }),
+      "x".repeat(10_000_000),
+    ]) {
+      await expectRefusal(
+        "/v1/sandboxes",
+        { method: "POST", body },
+        { status: 413, code: "payload_too_large", names: "bytes" },
+      );
     }
     expect((await torpor().api.call("/healthz")).status).toBe(200);
   });
@@ -99,21 +126,46 @@ describe("bad input to the API", () => {
   ];
 
   test.each(refusedPaths)("reading a path %s is refused", async (_what, path, status, names) => {
-    const answer = await torpor().api.call(`/v1/sandboxes/${id}/fs?path=${encodeURIComponent(path)}`, { timeoutMs: 10_000 });
+    const answer = await torpor().api.call(`/v1/sandboxes/${id}/fs?path=${encodeURIComponent(path)}`, {
+      timeoutMs: 10_000,
+    });
     expect(answer.status).toBe(status);
     expect(`${errorOf(answer).message} ${JSON.stringify(errorOf(answer).details)}`).toContain(names);
   });
 
-  test.each(refusedPaths.filter(([what]) => !["of nothing", "of a device"].includes(what)))("writing a path %s is refused, and changes nothing", async (_what, path, _status, names) => {
-    const answer = await torpor().api.call(`/v1/sandboxes/${id}/fs?path=${encodeURIComponent(path)}`, { method: "PUT", body: "content", headers: { "content-type": "application/octet-stream" }, timeoutMs: 10_000 });
-    expect(answer.status).toBe(400);
-    expect(`${errorOf(answer).message} ${JSON.stringify(errorOf(answer).details)}`).toContain(names);
-  });
+  test.each(refusedPaths.filter(([what]) => !["of nothing", "of a device"].includes(what)))(
+    "writing a path %s is refused, and changes nothing",
+    async (_what, path, _status, names) => {
+      const answer = await torpor().api.call(`/v1/sandboxes/${id}/fs?path=${encodeURIComponent(path)}`, {
+        method: "PUT",
+        body: "content",
+        headers: { "content-type": "application/octet-stream" },
+        timeoutMs: 10_000,
+      });
+      expect(answer.status).toBe(400);
+      expect(`${errorOf(answer).message} ${JSON.stringify(errorOf(answer).details)}`).toContain(names);
+    },
+  );
 
   test("odd names that a file may have are taken as they are", async () => {
-    for (const path of ["/workspace/new\nline", "/workspace/tab\tand quote'\"", "/workspace/ünïcödé 🎈", "/workspace/%2e%2e", "/workspace/..dots", "/workspace/?query&a=b#c"]) {
+    for (const path of [
+      "/workspace/new\nline",
+      "/workspace/tab\tand quote'\"",
+      "/workspace/ünïcödé 🎈",
+      "/workspace/%2e%2e",
+      "/workspace/..dots",
+      "/workspace/?query&a=b#c",
+    ]) {
       const at = `/v1/sandboxes/${id}/fs?path=${encodeURIComponent(path)}`;
-      expect((await torpor().api.call(at, { method: "PUT", body: path, headers: { "content-type": "application/octet-stream" } })).status).toBeLessThan(300);
+      expect(
+        (
+          await torpor().api.call(at, {
+            method: "PUT",
+            body: path,
+            headers: { "content-type": "application/octet-stream" },
+          })
+        ).status,
+      ).toBeLessThan(300);
       expect((await torpor().api.call(at)).body.toString("utf8")).toBe(path);
     }
   });
@@ -145,45 +197,107 @@ describe("bad input to the API", () => {
   ];
 
   test.each(refusedExecs)("an exec with %s is refused by name, and nothing runs", (_what, body, names) =>
-    expectRefusal(`/v1/sandboxes/${id}/exec`, { method: "POST", body }, { status: 400, code: "invalid_request", names }),
+    expectRefusal(
+      `/v1/sandboxes/${id}/exec`,
+      { method: "POST", body },
+      { status: 400, code: "invalid_request", names },
+    ),
   );
 
   test("an exec in a relative directory is refused as a path", () =>
-    expectRefusal(`/v1/sandboxes/${id}/exec`, { method: "POST", body: { cmd: "true", cwd: "tmp" } }, { status: 400, code: "invalid_path", names: "cwd" }));
+    expectRefusal(
+      `/v1/sandboxes/${id}/exec`,
+      { method: "POST", body: { cmd: "true", cwd: "tmp" } },
+      { status: 400, code: "invalid_path", names: "cwd" },
+    ));
 
   test("ids that are none, or nobody's, are not found: on every route", async () => {
-    for (const foreign of ["nonexistingsandbox", `s${"a".repeat(25)}`, "..%2f..%2fetc", "%00", "x".repeat(3000)]) {
-      for (const [method, rest, body] of [["GET", "", undefined], ["DELETE", "", undefined], ["POST", "/exec", { cmd: "true" }], ["GET", "/fs?path=/etc/passwd", undefined], ["PATCH", "/lifecycle", { ttl_seconds: 5 }], ["GET", "/logs", undefined]] as const) {
-        const answer = await torpor().api.call(`/v1/sandboxes/${foreign}${rest}`, { method, ...(body === undefined ? {} : { body }) });
-        expect([`${method} ${foreign.slice(0, 30)}${rest}`, answer.status]).toEqual([`${method} ${foreign.slice(0, 30)}${rest}`, 404]);
+    for (const foreign of [
+      "nonexistingsandbox",
+      `s${"a".repeat(25)}`,
+      "..%2f..%2fetc",
+      "%00",
+      "x".repeat(3000),
+    ]) {
+      for (const [method, rest, body] of [
+        ["GET", "", undefined],
+        ["DELETE", "", undefined],
+        ["POST", "/exec", { cmd: "true" }],
+        ["GET", "/fs?path=/etc/passwd", undefined],
+        ["PATCH", "/lifecycle", { ttl_seconds: 5 }],
+        ["GET", "/logs", undefined],
+      ] as const) {
+        const answer = await torpor().api.call(`/v1/sandboxes/${foreign}${rest}`, {
+          method,
+          ...(body === undefined ? {} : { body }),
+        });
+        expect([`${method} ${foreign.slice(0, 30)}${rest}`, answer.status]).toEqual([
+          `${method} ${foreign.slice(0, 30)}${rest}`,
+          404,
+        ]);
       }
     }
   });
 
   test("deleting twice is no error, and the second changes nothing", async () => {
-    const made = await torpor().api.json<Sandbox>("/v1/sandboxes", { method: "POST", body: { template: "base" } });
-    const [first, second] = [await torpor().api.json<Sandbox>(`/v1/sandboxes/${made.id}`, { method: "DELETE" }), await torpor().api.call(`/v1/sandboxes/${made.id}`, { method: "DELETE" })];
+    const made = await torpor().api.json<Sandbox>("/v1/sandboxes", {
+      method: "POST",
+      body: { template: "base" },
+    });
+    const [first, second] = [
+      await torpor().api.json<Sandbox>(`/v1/sandboxes/${made.id}`, { method: "DELETE" }),
+      await torpor().api.call(`/v1/sandboxes/${made.id}`, { method: "DELETE" }),
+    ];
     expect(first).toMatchObject({ state: "destroyed", reason: "user" });
     expect(second.status).toBe(200);
     expect(second.json).toMatchObject({ state: "destroyed", reason: "user", ended_at: first.ended_at });
-    const both = await torpor().api.json<Sandbox>("/v1/sandboxes", { method: "POST", body: { template: "base" } });
-    const at_once = await Promise.all([1, 2, 3].map(() => torpor().api.call(`/v1/sandboxes/${both.id}`, { method: "DELETE" })));
+    const both = await torpor().api.json<Sandbox>("/v1/sandboxes", {
+      method: "POST",
+      body: { template: "base" },
+    });
+    const at_once = await Promise.all(
+      [1, 2, 3].map(() => torpor().api.call(`/v1/sandboxes/${both.id}`, { method: "DELETE" })),
+    );
     expect(at_once.map(({ status }) => status)).toEqual([200, 200, 200]);
   });
 
   test("work asked of a sandbox that has just died answers that it has ended, and why", async () => {
-    const { id: dying } = await torpor().api.json<Sandbox>("/v1/sandboxes", { method: "POST", body: { template: "base" } });
+    const { id: dying } = await torpor().api.json<Sandbox>("/v1/sandboxes", {
+      method: "POST",
+      body: { template: "base" },
+    });
     await torpor().host.end(dying, "runtime_crashed");
-    for (const [method, rest, body] of [["POST", "/exec", { cmd: "true" }], ["GET", "/fs?path=/etc/passwd", undefined], ["PATCH", "/lifecycle", { ttl_seconds: 5 }]] as const) {
-      const answer = await torpor().api.call(`/v1/sandboxes/${dying}${rest}`, { method, ...(body === undefined ? {} : { body }) });
-      expect([rest, answer.status, errorOf(answer).code, errorOf(answer).details["reason"]]).toEqual([rest, 410, "sandbox_ended", "runtime_crashed"]);
+    for (const [method, rest, body] of [
+      ["POST", "/exec", { cmd: "true" }],
+      ["GET", "/fs?path=/etc/passwd", undefined],
+      ["PATCH", "/lifecycle", { ttl_seconds: 5 }],
+    ] as const) {
+      const answer = await torpor().api.call(`/v1/sandboxes/${dying}${rest}`, {
+        method,
+        ...(body === undefined ? {} : { body }),
+      });
+      expect([rest, answer.status, errorOf(answer).code, errorOf(answer).details["reason"]]).toEqual([
+        rest,
+        410,
+        "sandbox_ended",
+        "runtime_crashed",
+      ]);
     }
   });
 
   test("an exec under way when the sandbox dies ends as lost, with what it had said", async () => {
-    const { id: dying } = await torpor().api.json<Sandbox>("/v1/sandboxes", { method: "POST", body: { template: "base" } });
-    const exec = torpor().api.json(`/v1/sandboxes/${dying}/exec`, { method: "POST", body: { cmd: "echo said; touch /tmp/begun; sleep 100" } });
-    await eventually("it to run", async () => (await torpor().api.call(`/v1/sandboxes/${dying}/fs/stat?path=/tmp/begun`)).status === 200);
+    const { id: dying } = await torpor().api.json<Sandbox>("/v1/sandboxes", {
+      method: "POST",
+      body: { template: "base" },
+    });
+    const exec = torpor().api.json(`/v1/sandboxes/${dying}/exec`, {
+      method: "POST",
+      body: { cmd: "echo said; touch /tmp/begun; sleep 100" },
+    });
+    await eventually(
+      "it to run",
+      async () => (await torpor().api.call(`/v1/sandboxes/${dying}/fs/stat?path=/tmp/begun`)).status === 200,
+    );
     await torpor().host.end(dying, "runtime_crashed");
     expect(await exec).toMatchObject({ outcome: "lost", exit_code: null, stdout: "said\n" });
   });
@@ -191,38 +305,63 @@ describe("bad input to the API", () => {
   test("a client that leaves in the middle of a create leaves no sandbox behind", async () => {
     const metadata = { left: "yes" };
     const leaving = new AbortController();
-    const call = torpor().api.call("/v1/sandboxes", { method: "POST", body: { template: "base", metadata, disk_mb: 333 }, signal: leaving.signal });
+    const call = torpor().api.call("/v1/sandboxes", {
+      method: "POST",
+      body: { template: "base", metadata, disk_mb: 333 },
+      signal: leaving.signal,
+    });
     await eventually("it to be under way", async () => (await torpor().host.health()).machines.creating > 0);
     leaving.abort();
     await expect(call).rejects.toThrow();
-    await eventually("nothing of it to run", async () => (await torpor().host.list()).map((machine) => machine.id).join() === id, 20_000);
+    await eventually(
+      "nothing of it to run",
+      async () => (await torpor().host.list()).map((machine) => machine.id).join() === id,
+      20_000,
+    );
   });
 
   test("a client that leaves in the middle of an upload leaves the old file, and nothing half-written", async () => {
     const at = `/v1/sandboxes/${id}/fs?path=/workspace/dir/kept`;
-    await torpor().api.call(at, { method: "PUT", body: "old", headers: { "content-type": "application/octet-stream" } });
+    await torpor().api.call(at, {
+      method: "PUT",
+      body: "old",
+      headers: { "content-type": "application/octet-stream" },
+    });
     const { hostname, port } = new URL(torpor().url);
     await new Promise<void>((resolve) => {
       const socket = connect(Number(port), hostname, () => {
-        socket.write(`PUT ${at} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${torpor().apiKey}\r\ncontent-type: application/octet-stream\r\ncontent-length: 1000000\r\n\r\n${"n".repeat(100_000)}`, () => setTimeout(() => socket.resetAndDestroy(), 200));
+        socket.write(
+          `PUT ${at} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${torpor().apiKey}\r\ncontent-type: application/octet-stream\r\ncontent-length: 1000000\r\n\r\n${"n".repeat(100_000)}`,
+          () => setTimeout(() => socket.resetAndDestroy(), 200),
+        );
       });
       socket.on("error", () => {});
       socket.on("close", () => resolve());
     });
     await eventually("only the old file to be there", async () => {
-      const { stdout } = await torpor().api.json<{ stdout: string }>(`/v1/sandboxes/${id}/exec`, { method: "POST", body: { cmd: "ls -A /workspace/dir; cat /workspace/dir/kept" } });
+      const { stdout } = await torpor().api.json<{ stdout: string }>(`/v1/sandboxes/${id}/exec`, {
+        method: "POST",
+        body: { cmd: "ls -A /workspace/dir; cat /workspace/dir/kept" },
+      });
       return stdout === "kept\nold";
     });
   });
 
   test("a client that leaves in the middle of a stream ends the command", async () => {
     const leaving = new AbortController();
-    const stream = await torpor().api.open(`/v1/sandboxes/${id}/exec`, { method: "POST", body: { cmd: "while :; do echo tick; sleep 0.05; done # leaving" }, headers: { accept: "application/x-ndjson" }, signal: leaving.signal });
+    const stream = await torpor().api.open(`/v1/sandboxes/${id}/exec`, {
+      method: "POST",
+      body: { cmd: "while :; do echo tick; sleep 0.05; done # leaving" },
+      headers: { accept: "application/x-ndjson" },
+      signal: leaving.signal,
+    });
     stream.on("error", () => {});
     await new Promise((resolve) => stream.once("data", resolve));
     leaving.abort();
     await eventually("the command to be gone", async () => {
-      const { items } = await torpor().api.json<{ items: { cmd: string; args: string[] }[] }>(`/v1/sandboxes/${id}/processes`);
+      const { items } = await torpor().api.json<{ items: { cmd: string; args: string[] }[] }>(
+        `/v1/sandboxes/${id}/processes`,
+      );
       return !items.some(({ args }) => args.join(" ").includes("# leaving"));
     });
   });
@@ -230,7 +369,13 @@ describe("bad input to the API", () => {
   test("a method or path that does not exist, a missing key and a wrong one each get their answer", async () => {
     await expectRefusal("/v1/nothing", {}, { status: 404, code: "not_found", names: "/v1/nothing" });
     expect((await torpor().api.call(`/v1/sandboxes/${id}`, { method: "PUT", body: {} })).status).toBe(405);
-    for (const authorization of ["", "Bearer", "Bearer nonsense", "Basic abc", `Bearer ${torpor().apiKey}x`]) {
+    for (const authorization of [
+      "",
+      "Bearer",
+      "Bearer nonsense",
+      "Basic abc",
+      `Bearer ${torpor().apiKey}x`,
+    ]) {
       const answer = await torpor().api.call(`/v1/sandboxes/${id}`, { headers: { authorization } });
       expect([authorization.slice(0, 15), answer.status]).toEqual([authorization.slice(0, 15), 401]);
     }

@@ -18,18 +18,31 @@ describe("the host's crashes", () => {
 
   async function slotsInPlace(): Promise<number> {
     const state = await lookAtMachine(instance.stateDir);
-    const namespaces = [...state["network namespace"]].filter((name) => instance.names.slotNetnsPattern.test(name));
+    const namespaces = [...state["network namespace"]].filter((name) =>
+      instance.names.slotNetnsPattern.test(name),
+    );
     return Math.max(state["machine directory"].size, namespaces.length);
   }
 
   async function poolIsFull(): Promise<void> {
-    await eventually("the pool to be full", async () => (await instance.host.health()).pool.find(({ template }) => template === "base")?.ready === 2, 30_000);
+    await eventually(
+      "the pool to be full",
+      async () =>
+        (await instance.host.health()).pool.find(({ template }) => template === "base")?.ready === 2,
+      30_000,
+    );
   }
 
   test("leave running machines running: the next host takes them over, usable, with their deadlines", async () => {
     const deadline = Date.now() + 3_600_000;
-    const machines = await Promise.all(Array.from({ length: 5 }, () => instance.host.create({ deadline_unix_ms: deadline })));
-    await Promise.all(machines.map(({ id }) => instance.host.output(id, `echo ${id} > /workspace/mark; (sleep 1000 &) ; echo $$ > /dev/null`)));
+    const machines = await Promise.all(
+      Array.from({ length: 5 }, () => instance.host.create({ deadline_unix_ms: deadline })),
+    );
+    await Promise.all(
+      machines.map(({ id }) =>
+        instance.host.output(id, `echo ${id} > /workspace/mark; (sleep 1000 &) ; echo $$ > /dev/null`),
+      ),
+    );
     await instance.killHost("SIGKILL");
     await instance.startHost();
     const listed = new Map((await instance.host.list()).map((machine) => [machine.id, machine]));
@@ -44,27 +57,45 @@ describe("the host's crashes", () => {
   test("in the middle of 20 creates leave no half machine: each runs and works, or has ended with a reason", async () => {
     await poolIsFull();
     const ids = Array.from({ length: 20 }, () => newSandboxId());
-    const answers = ids.map((id) => instance.host.create({}, id).then(() => true, () => false));
+    const answers = ids.map((id) =>
+      instance.host.create({}, id).then(
+        () => true,
+        () => false,
+      ),
+    );
     await eventually("some to run and others to be under way", async () => {
       const { machines } = await instance.host.health();
       return machines.running >= 3 && machines.creating >= 3;
     });
     await instance.killHost("SIGKILL");
-    const promised = (await Promise.all(answers)).flatMap((answered, index) => (answered ? [ids[index]] : []));
+    const promised = (await Promise.all(answers)).flatMap((answered, index) =>
+      answered ? [ids[index]] : [],
+    );
     await instance.startHost();
-    const fates = await Promise.all(ids.map(async (id) => ({ id, answer: await instance.host.call(`/v1/machines/${id}`) })));
+    const fates = await Promise.all(
+      ids.map(async (id) => ({ id, answer: await instance.host.call(`/v1/machines/${id}`) })),
+    );
     for (const { id, answer } of fates) {
       if (answer.status === 404) expect(promised).not.toContain(id); // the intent was not even written
       else {
         const machine = answer.json as Machine;
         if (machine.state === "running") expect(await instance.host.output(id, "hostname")).toBe(id);
-        else expect(machine).toMatchObject({ state: "ended", reason: "create_failed", message: expect.stringContaining("restarted") as string });
+        else
+          expect(machine).toMatchObject({
+            state: "ended",
+            reason: "create_failed",
+            message: expect.stringContaining("restarted") as string,
+          });
         if (machine.state !== "running") expect(promised).not.toContain(id);
       }
     }
     await instance.host.endAll();
     // What waits may stay, and one empty process, and one being made; anything else is a leftover.
-    await eventually("only what waits to be in place", async () => (await slotsInPlace()) <= ((await instance.host.health()).pool[0]?.ready ?? 0) + 2, 30_000);
+    await eventually(
+      "only what waits to be in place",
+      async () => (await slotsInPlace()) <= ((await instance.host.health()).pool[0]?.ready ?? 0) + 2,
+      30_000,
+    );
   });
 
   test("again and again, also while it starts, end in a host that works", async () => {
@@ -72,7 +103,11 @@ describe("the host's crashes", () => {
     for (let round = 0; round < 3; round++) {
       await instance.killHost("SIGKILL");
       const starting = instance.startHost();
-      await eventually("the host to be half-way through its start", () => readFileSync(join(instance.stateDir, "run", "host.json")), 20_000);
+      await eventually(
+        "the host to be half-way through its start",
+        () => readFileSync(join(instance.stateDir, "run", "host.json")),
+        20_000,
+      );
       await starting;
     }
     expect(await instance.host.output(kept.id, "echo still here")).toBe("still here");
@@ -82,7 +117,10 @@ describe("the host's crashes", () => {
     const { id } = await instance.host.create({ deadline_unix_ms: Date.now() + 2500 });
     const kept = await instance.host.create({ deadline_unix_ms: Date.now() + 3_600_000 });
     await instance.killHost("SIGKILL");
-    await eventually("the deadline to pass", () => Date.now() > (kept.deadline_unix_ms ?? 0) - 3_600_000 + 2500);
+    await eventually(
+      "the deadline to pass",
+      () => Date.now() > (kept.deadline_unix_ms ?? 0) - 3_600_000 + 2500,
+    );
     await instance.startHost();
     const machine = await eventually("the overdue machine to end", async () => {
       const seen = await instance.host.get(id);
@@ -100,11 +138,18 @@ describe("the host's crashes", () => {
     await instance.host.end(id);
     const after = await instance.host.events(0);
     expect(after.events.slice(0, before.events.length)).toEqual(before.events);
-    expect((await instance.host.events(before.last_seq)).events.map(({ type, machine_id: machine }) => [type, machine])).toContainEqual(["ended", id]);
+    expect(
+      (await instance.host.events(before.last_seq)).events.map(({ type, machine_id: machine }) => [
+        type,
+        machine,
+      ]),
+    ).toContainEqual(["ended", id]);
   });
 
   test("keep a second host out while the first lives", async () => {
-    await expect(instance.startHost()).rejects.toThrow(/another host \(pid \d+\) serves this state directory already/);
+    await expect(instance.startHost()).rejects.toThrow(
+      /another host \(pid \d+\) serves this state directory already/,
+    );
     expect((await instance.host.health()).host_id).not.toBe("");
   });
 
@@ -120,7 +165,10 @@ describe("the host's crashes", () => {
     expect(performance.now() - killedAt).toBeLessThan(2000);
     expect(machine).toMatchObject({ reason: "runtime_crashed" });
     const refused = await instance.host.call(`/v1/machines/${id}/ports/49983/health`);
-    expect([refused.status, refused.json]).toMatchObject([410, { error: { code: "sandbox_ended", details: { reason: "runtime_crashed" } } }]);
+    expect([refused.status, refused.json]).toMatchObject([
+      410,
+      { error: { code: "sandbox_ended", details: { reason: "runtime_crashed" } } },
+    ]);
   });
 
   test("of a runtime in the middle of a command: the command's stream is cut, not left hanging", async () => {
@@ -149,24 +197,38 @@ describe("the host's crashes", () => {
   });
 
   test("or none at all: 20 machines that fall due at one moment stop less than a second late", async () => {
-    const machines = await Promise.all(Array.from({ length: 20 }, () => instance.host.create({ memory_mb: 256 })));
+    const machines = await Promise.all(
+      Array.from({ length: 20 }, () => instance.host.create({ memory_mb: 256 })),
+    );
     // What runs inside says how long it lived: the clock of a machine is its host's.
     const lastSignsOfLife = machines.map(() => 0);
-    const commands = Promise.allSettled(machines.map(({ id }, index) =>
-      instance.host.exec(id, "python3 -uc 'import time\nwhile True: print(time.time()); time.sleep(0.05)'", { onStdout: (text) => (lastSignsOfLife[index] = Number(text.trim().split("\n").at(-1)) * 1000) }),
-    ));
+    const commands = Promise.allSettled(
+      machines.map(({ id }, index) =>
+        instance.host.exec(
+          id,
+          "python3 -uc 'import time\nwhile True: print(time.time()); time.sleep(0.05)'",
+          { onStdout: (text) => (lastSignsOfLife[index] = Number(text.trim().split("\n").at(-1)) * 1000) },
+        ),
+      ),
+    );
     await eventually("all to show signs of life", () => lastSignsOfLife.every((at) => at > 0), 30_000);
     const due = Date.now() + 1000;
     await Promise.all(machines.map(({ id }) => instance.host.setDeadline(id, due)));
     expect((await commands).map(({ status }) => status)).toEqual(machines.map(() => "rejected"));
     const livedMs = lastSignsOfLife.map((at) => Math.round(at - due)).sort((a, b) => a - b);
-    const ended = await eventually("all to end", async () => {
-      const seen = await Promise.all(machines.map(({ id }) => instance.host.get(id)));
-      return seen.every(({ state }) => state === "ended") ? seen : undefined;
-    }, 30_000);
+    const ended = await eventually(
+      "all to end",
+      async () => {
+        const seen = await Promise.all(machines.map(({ id }) => instance.host.get(id)));
+        return seen.every(({ state }) => state === "ended") ? seen : undefined;
+      },
+      30_000,
+    );
     expect(new Set(ended.map(({ reason }) => reason))).toEqual(new Set(["ttl_expired"]));
     const goneAfterMs = ended.map(({ ended_at: at }) => Date.parse(at ?? "") - due).sort((a, b) => a - b);
-    process.stdout.write(`20 machines due at once: the last sign of life came ${livedMs[19]} ms after, the median ${livedMs[10]} ms; gone without a trace after ${goneAfterMs[0]} to ${goneAfterMs[19]} ms\n`);
+    process.stdout.write(
+      `20 machines due at once: the last sign of life came ${livedMs[19]} ms after, the median ${livedMs[10]} ms; gone without a trace after ${goneAfterMs[0]} to ${goneAfterMs[19]} ms\n`,
+    );
     expect(goneAfterMs[0]).toBeGreaterThanOrEqual(0);
     expect(livedMs[19]).toBeLessThan(1000);
   });

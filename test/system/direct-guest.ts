@@ -26,7 +26,11 @@ export class DirectGuest {
 
   /** Asks until the agent answers. */
   async waitUntilUp(): Promise<{ locked: boolean }> {
-    const answer = await eventually("the guest agent to answer", () => this.#http.call("/health", { timeoutMs: 300 }), 20_000);
+    const answer = await eventually(
+      "the guest agent to answer",
+      () => this.#http.call("/health", { timeoutMs: 300 }),
+      20_000,
+    );
     return { locked: answer.headers["x-torpor-locked"] === "1" };
   }
 
@@ -54,12 +58,17 @@ export class DirectGuest {
         tenant: "test",
       },
     });
-    if (answer.status !== 200) throw new Error(`init answered ${answer.status}: ${answer.body.toString("utf8")}`);
+    if (answer.status !== 200)
+      throw new Error(`init answered ${answer.status}: ${answer.body.toString("utf8")}`);
   }
 
   /** Locks the agent, as before every checkpoint. Answers the key that the next init must know. */
   async freeze(): Promise<string> {
-    await this.#http.json("/torpor/freeze", { method: "POST", body: { hook_timeout_ms: 5000 }, headers: { "x-torpor-host-key": this.#hostKey } });
+    await this.#http.json("/torpor/freeze", {
+      method: "POST",
+      body: { hook_timeout_ms: 5000 },
+      headers: { "x-torpor-host-key": this.#hostKey },
+    });
     return this.#hostKey;
   }
 
@@ -69,13 +78,17 @@ export class DirectGuest {
   }
 
   exec(command: string, options: GuestExecOptions = {}): Promise<GuestExecResult> {
-    return guestExecAt(this.#http, "", command, { ...options, headers: { "x-access-token": this.#accessToken } });
+    return guestExecAt(this.#http, "", command, {
+      ...options,
+      headers: { "x-access-token": this.#accessToken },
+    });
   }
 
   /** Standard output of a command that must exit with 0. */
   async output(command: string, options: GuestExecOptions = {}): Promise<string> {
     const { stdout, stderr, end } = await this.exec(command, options);
-    if (end.exitCode !== 0) throw new Error(`${command}: ${end.outcome} ${end.exitCode ?? end.signal}: ${stderr}${stdout}`);
+    if (end.exitCode !== 0)
+      throw new Error(`${command}: ${end.outcome} ${end.exitCode ?? end.signal}: ${stderr}${stdout}`);
     return stdout.trimEnd();
   }
 }

@@ -43,7 +43,9 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
           await bed.removePlace(place);
         }
         await bed.close();
-        await expectNoLeaks(stateDir, before, { except: (await otherInstanceUp(stateDir)) ? ["ip_forward"] : [] });
+        await expectNoLeaks(stateDir, before, {
+          except: (await otherInstanceUp(stateDir)) ? ["ip_forward"] : [],
+        });
       } finally {
         rmSync(stateDir, { recursive: true, force: true });
       }
@@ -56,7 +58,10 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
     }
 
     /** A booted, unlocked machine that ends with the test. */
-    async function booted(limits = LIMITS, diskMib = DISK_MIB): Promise<{ machine: MachineHandle; guest: DirectGuest }> {
+    async function booted(
+      limits = LIMITS,
+      diskMib = DISK_MIB,
+    ): Promise<{ machine: MachineHandle; guest: DirectGuest }> {
       const machine = await bed.driver.boot({ rootfsDir: bed.rootfsDir }, await place(diskMib), limits);
       onTestFinished(() => bed.driver.kill(machine.place));
       const guest = await DirectGuest.unlock(machine.place.address);
@@ -98,12 +103,18 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       const guests = await Promise.all(
         copies.map(async ({ place: { address } }, index) => {
           const copy = await DirectGuest.unlock(address, frozen);
-          expect(await copy.output("cat /workspace/file; kill -0 $(cat /tmp/pid) && echo its process lives")).toBe("before\nits process lives");
+          expect(
+            await copy.output("cat /workspace/file; kill -0 $(cat /tmp/pid) && echo its process lives"),
+          ).toBe("before\nits process lives");
           await copy.output(`echo copy ${index} > /workspace/file`);
           return copy;
         }),
       );
-      expect(await Promise.all([guest, ...guests].map((one) => one.output("cat /workspace/file")))).toEqual(["before", "copy 0", "copy 1"]);
+      expect(await Promise.all([guest, ...guests].map((one) => one.output("cat /workspace/file")))).toEqual([
+        "before",
+        "copy 0",
+        "copy 1",
+      ]);
     });
 
     test("leaves no half image when a checkpoint fails", async () => {
@@ -153,7 +164,12 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
     test("adopts exactly the process it started", async () => {
       const { machine } = await booted();
       expect(bed.driver.adopt(machine)).toBe(true);
-      expect(bed.driver.adopt({ ...machine, process: { ...machine.process, startTime: machine.process.startTime + 1 } })).toBe(false);
+      expect(
+        bed.driver.adopt({
+          ...machine,
+          process: { ...machine.process, startTime: machine.process.startTime + 1 },
+        }),
+      ).toBe(false);
       process.kill(machine.process.pid, "SIGKILL");
       await eventually("the machine's process to be gone", () => !bed.driver.adopt(machine), 2000);
     });
@@ -195,7 +211,8 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
 
     test("ends a fork bomb at the inner limit; the machine lives", async () => {
       const { guest } = await booted({ cpu: 2, memoryMib: 1024 });
-      const bomb = "import os,time\nn=0\ntry:\n  while n<5000:\n    if os.fork()==0: time.sleep(60)\n    n+=1\nexcept OSError: pass\nprint(n,flush=True)\n";
+      const bomb =
+        "import os,time\nn=0\ntry:\n  while n<5000:\n    if os.fork()==0: time.sleep(60)\n    n+=1\nexcept OSError: pass\nprint(n,flush=True)\n";
       const forked = Number(await guest.output(`python3 -c '${bomb}' & wait $!`));
       expect(forked).toBeGreaterThan(50);
       expect(forked).toBeLessThan(DirectGuest.pidsLimit + 10);

@@ -18,7 +18,10 @@ export interface GvisorBed {
   close(): Promise<void>;
 }
 
-export async function openGvisorBed(stateDir: string, options: { resolvers?: readonly string[] } = {}): Promise<GvisorBed> {
+export async function openGvisorBed(
+  stateDir: string,
+  options: { resolvers?: readonly string[] } = {},
+): Promise<GvisorBed> {
   const instance = instanceNames(stateDir);
   const router = await Router.open({ instance, resolvers: options.resolvers ?? [], egress: new Map() });
   const cgroups = new CgroupTree(systemCgroupMounts(), instance.cgroup);
@@ -31,7 +34,13 @@ export async function openGvisorBed(stateDir: string, options: { resolvers?: rea
     hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
   });
   await mkdir(join(stateDir, "host"));
-  const slots = new Slots({ router, driver, cgroups, directory: join(stateDir, "host", "machines"), netnsOf: instance.slotNetns });
+  const slots = new Slots({
+    router,
+    driver,
+    cgroups,
+    directory: join(stateDir, "host", "machines"),
+    netnsOf: instance.slotNetns,
+  });
   const templates = templateCacheDir();
   return {
     router,

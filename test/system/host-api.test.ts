@@ -38,7 +38,10 @@ describe("the host's HTTP interface", () => {
     const answers = await Promise.all(Array.from({ length: 4 }, () => torpor().host.tryCreate({}, id)));
     expect(answers.map(({ status }) => status).sort()).toEqual([200, 200, 200, 201]);
     await torpor().host.end(id);
-    expect([(await torpor().host.tryCreate({}, id)).status, (await torpor().host.end(id)).state]).toEqual([410, "ended"]);
+    expect([(await torpor().host.tryCreate({}, id)).status, (await torpor().host.end(id)).state]).toEqual([
+      410,
+      "ended",
+    ]);
   });
 
   test("refuses what makes no sense, by field, and goes on", async () => {
@@ -66,7 +69,13 @@ describe("the host's HTTP interface", () => {
       const answer = await torpor().host.call(ports(49_983, path), { method: "POST", body: {} });
       expect([path, answer.status]).toEqual([path, 403]);
     }
-    for (const path of ["//torpor/init", "/./torpor/init", "/x/../torpor/init", "/%74orpor/init", "/torpor%2finit"]) {
+    for (const path of [
+      "//torpor/init",
+      "/./torpor/init",
+      "/x/../torpor/init",
+      "/%74orpor/init",
+      "/torpor%2finit",
+    ]) {
       const answer = await torpor().host.call(ports(49_983, path), { method: "POST", body: {} });
       expect(answer.status).toBeGreaterThanOrEqual(300);
     }
@@ -76,13 +85,17 @@ describe("the host's HTTP interface", () => {
   test("leads no path of one machine to another", async () => {
     const other = await torpor().host.create();
     await torpor().host.output(other.id, "echo secret > /tmp/secret");
-    const answer = await torpor().host.call(`/v1/machines/${machine.id}/ports/49983/../../../${other.id}/ports/49983/files?path=/tmp/secret`);
+    const answer = await torpor().host.call(
+      `/v1/machines/${machine.id}/ports/49983/../../../${other.id}/ports/49983/files?path=/tmp/secret`,
+    );
     expect(answer.body.toString("utf8")).not.toContain("secret\n");
     await torpor().host.end(other.id);
   });
 
   test("passes requests to any port of the guest, with none of its own secrets", async () => {
-    await torpor().host.output(machine.id, `cat > /tmp/echo.py << 'EOF'
+    await torpor().host.output(
+      machine.id,
+      `cat > /tmp/echo.py << 'EOF'
 import http.server, json
 class Echo(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
@@ -91,14 +104,20 @@ class Echo(http.server.BaseHTTPRequestHandler):
         self.send_response(201); self.send_header("x-own", "yes"); self.send_header("content-length", str(len(answer))); self.end_headers(); self.wfile.write(answer)
 http.server.HTTPServer(("0.0.0.0", 8000), Echo).serve_forever()
 EOF
-(python3 /tmp/echo.py > /dev/null 2>&1 &) ; for i in $(seq 100); do (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null && exit 0; sleep 0.05; done; exit 1`);
-    const answer = await torpor().host.call(ports(8000, "/a%20b/../c?q=1&r=%2F"), { method: "POST", body: "the body", headers: { "x-mine": "kept", "x-access-token": "forged", "x-torpor-host-key": "forged" } });
+(python3 /tmp/echo.py > /dev/null 2>&1 &) ; for i in $(seq 100); do (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null && exit 0; sleep 0.05; done; exit 1`,
+    );
+    const answer = await torpor().host.call(ports(8000, "/a%20b/../c?q=1&r=%2F"), {
+      method: "POST",
+      body: "the body",
+      headers: { "x-mine": "kept", "x-access-token": "forged", "x-torpor-host-key": "forged" },
+    });
     expect([answer.status, answer.headers["x-own"]]).toEqual([201, "yes"]);
     const seen = answer.json as { path: string; headers: Record<string, string>; body: string };
     expect(seen.body).toBe("the body");
     expect(seen.path).toMatch(/q=1&r=%2F$/);
     expect(seen.headers["x-mine"]).toBe("kept");
-    for (const name of ["authorization", "x-access-token", "x-torpor-host-key"]) expect(seen.headers[name]).toBeUndefined();
+    for (const name of ["authorization", "x-access-token", "x-torpor-host-key"])
+      expect(seen.headers[name]).toBeUndefined();
   });
 
   test("says that a port does not answer, and that a machine has ended", async () => {
@@ -107,7 +126,11 @@ EOF
     const other = await torpor().host.create();
     await torpor().host.end(other.id, "idle");
     const ended = await torpor().host.call(`/v1/machines/${other.id}/ports/49983/health`);
-    expect([ended.status, codeOf(ended), (ended.json as ErrorEnvelope).error.details["reason"]]).toEqual([410, "sandbox_ended", "idle"]);
+    expect([ended.status, codeOf(ended), (ended.json as ErrorEnvelope).error.details["reason"]]).toEqual([
+      410,
+      "sandbox_ended",
+      "idle",
+    ]);
     const unknown = await torpor().host.call(`/v1/machines/s${"e".repeat(25)}/ports/49983/health`);
     expect([unknown.status, codeOf(unknown)]).toEqual([404, "sandbox_not_found"]);
   });
@@ -121,7 +144,9 @@ EOF
 
   test("shows the machine's console, and its own gauges", async () => {
     expect((await torpor().host.call(`/v1/machines/${machine.id}/logs`)).status).toBe(200);
-    expect((await torpor().host.call("/metrics")).body.toString("utf8")).toContain('torpor_host_machines{state="running"} 1');
+    expect((await torpor().host.call("/metrics")).body.toString("utf8")).toContain(
+      'torpor_host_machines{state="running"} 1',
+    );
   });
 
   test("logs no secret", () => {
@@ -143,16 +168,26 @@ EOF
 
   test("drains once for all who ask, ends every machine, and makes none afterwards", async () => {
     const creating = torpor().host.tryCreate();
-    await eventually("a create to be under way", async () => (await torpor().host.health()).machines.creating === 1);
+    await eventually(
+      "a create to be under way",
+      async () => (await torpor().host.health()).machines.creating === 1,
+    );
     const drains = [torpor().host.drain(), torpor().host.drain()];
     const late = torpor().host.tryCreate();
-    expect((await Promise.all(drains)).map((answer) => answer)).toEqual([{ drained: true }, { drained: true }]);
+    expect((await Promise.all(drains)).map((answer) => answer)).toEqual([
+      { drained: true },
+      { drained: true },
+    ]);
     expect(codeOf(await late)).toBe("host_unavailable");
     expect([201, 410]).toContain((await creating).status);
     expect(await torpor().host.list()).toEqual([]);
     expect((await torpor().host.get(machine.id)).reason).toBe("shutdown");
     const left = await lookAtMachine(torpor().stateDir);
-    expect([...left["machine directory"], ...left.cgroup, ...left.link].filter((name) => name.includes(torpor().names.tag))).toEqual([]);
+    expect(
+      [...left["machine directory"], ...left.cgroup, ...left.link].filter((name) =>
+        name.includes(torpor().names.tag),
+      ),
+    ).toEqual([]);
     expect(codeOf(await torpor().host.tryCreate())).toBe("host_unavailable");
     await torpor().killHost("SIGTERM");
     await torpor().startHost();

@@ -17,9 +17,16 @@ if (process.argv.includes("host-killed")) await instance.killHost("SIGKILL");
 console.log(instance.stateDir);
 `;
 
-test.each([["while the host runs", ""], ["after it killed the host", "host-killed"]])("a test run that is killed %s leaves nothing behind", async (_when, argument) => {
+test.each([
+  ["while the host runs", ""],
+  ["after it killed the host", "host-killed"],
+])("a test run that is killed %s leaves nothing behind", async (_when, argument) => {
   const before = await lookAtMachine("/nonexistent");
-  const child = spawn(process.execPath, ["--conditions=source", "--import", "tsx", "--input-type=module", "-e", PROGRAM, argument], { cwd: repositoryRoot, stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(
+    process.execPath,
+    ["--conditions=source", "--import", "tsx", "--input-type=module", "-e", PROGRAM, argument],
+    { cwd: repositoryRoot, stdio: ["ignore", "pipe", "inherit"] },
+  );
   const ended = new Promise((resolve) => child.once("exit", resolve));
   let stateDir = "";
   try {

@@ -1,12 +1,28 @@
 import { spawn } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmdirSync, rmSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmdirSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run, Scope } from "@torpor/base";
 import { instanceNames } from "@torpor/host";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
-import { expectNoLeaks, LEAK_KINDS, type LeakKind, leaksBetween, lookAtMachine, type MachineState } from "../src/leak-check.ts";
+import {
+  expectNoLeaks,
+  LEAK_KINDS,
+  type LeakKind,
+  leaksBetween,
+  lookAtMachine,
+  type MachineState,
+} from "../src/leak-check.ts";
 
 /** Makes one thing of a kind, as a host that forgets would leave it, and gives back how to take it away. */
 type Leaver = (stateDir: string, undo: Scope) => Promise<void>;
@@ -45,7 +61,10 @@ const LEAVERS: Record<LeakKind, Leaver> = {
     undo.defer(async () => void (await run(["umount", stateDir])));
   },
   cgroup: async (stateDir, undo) => {
-    const mount = /^(?:\S+ ){4}(\S+) .* - cgroup\S* \S+ \S*pids/m.exec(readFileSync("/proc/self/mountinfo", "utf8"))?.[1] ?? "/sys/fs/cgroup";
+    const mount =
+      /^(?:\S+ ){4}(\S+) .* - cgroup\S* \S+ \S*pids/m.exec(
+        readFileSync("/proc/self/mountinfo", "utf8"),
+      )?.[1] ?? "/sys/fs/cgroup";
     const path = join(mount, instanceNames(stateDir).cgroup);
     mkdirSync(path);
     undo.defer(() => rmdirSync(path));
@@ -97,8 +116,13 @@ describe("the leak check", () => {
     const ending = spawn("sleep", ["0.3"], { env: { TORPOR_STATE_DIR: stateDir } });
     const ended = new Promise((resolve) => left.once("exit", resolve));
     try {
-      await eventually("both to run", () => existsSync(`/proc/${left.pid}`) && existsSync(`/proc/${ending.pid}`));
-      await expect(expectNoLeaks(stateDir, before, { settleMs: 1000 })).rejects.toThrow(new RegExp(`process: ${left.pid} sleep 60$`, "m"));
+      await eventually(
+        "both to run",
+        () => existsSync(`/proc/${left.pid}`) && existsSync(`/proc/${ending.pid}`),
+      );
+      await expect(expectNoLeaks(stateDir, before, { settleMs: 1000 })).rejects.toThrow(
+        new RegExp(`process: ${left.pid} sleep 60$`, "m"),
+      );
     } finally {
       left.kill("SIGKILL");
       await ended;

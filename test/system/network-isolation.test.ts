@@ -70,7 +70,9 @@ describe("the network of a sandbox", () => {
     await new Promise<void>((resolve) => hostService.listen(0, "0.0.0.0", resolve));
     servicePort = (hostService.address() as { port: number }).port;
     [online, other, offline] = await Promise.all([sandbox("internet"), sandbox("internet"), sandbox("none")]);
-    await other.guest.output("cd /tmp && (python3 -m http.server 8000 > /dev/null 2>&1 &) ; for i in $(seq 50); do curl -s 127.0.0.1:8000 > /dev/null && exit 0; sleep 0.1; done; exit 1");
+    await other.guest.output(
+      "cd /tmp && (python3 -m http.server 8000 > /dev/null 2>&1 &) ; for i in $(seq 50); do curl -s 127.0.0.1:8000 > /dev/null && exit 0; sleep 0.1; done; exit 1",
+    );
   });
 
   afterAll(async () => {
@@ -79,7 +81,9 @@ describe("the network of a sandbox", () => {
       for (const one of [online, other, offline]) if (one !== undefined) await bed.slots.clear(one.slot);
       await bed?.close();
       await internet?.close();
-      await expectNoLeaks(stateDir, before, { except: (await otherInstanceUp(stateDir)) ? ["ip_forward"] : [] });
+      await expectNoLeaks(stateDir, before, {
+        except: (await otherInstanceUp(stateDir)) ? ["ip_forward"] : [],
+      });
     } finally {
       rmSync(stateDir, { recursive: true, force: true });
     }
@@ -92,7 +96,9 @@ describe("the network of a sandbox", () => {
   }
 
   async function probe({ guest }: Sandbox, targets: Target[]): Promise<Record<string, string>> {
-    const answers = JSON.parse(await guest.output(`python3 -c '${PROBE}'`, { env: { TARGETS: JSON.stringify(targets) } })) as string[];
+    const answers = JSON.parse(
+      await guest.output(`python3 -c '${PROBE}'`, { env: { TARGETS: JSON.stringify(targets) } }),
+    ) as string[];
     return Object.fromEntries(targets.map((target, index) => [target.join(" "), answers[index] ?? ""]));
   }
 
@@ -103,7 +109,12 @@ describe("the network of a sandbox", () => {
   }
 
   test("reaches the internet, and is seen there under the host's address", async () => {
-    expect(await probe(online, [["tcp", webServer, 80], ["udp", webServer, 5353]])).toEqual({
+    expect(
+      await probe(online, [
+        ["tcp", webServer, 80],
+        ["udp", webServer, 5353],
+      ]),
+    ).toEqual({
       [`tcp ${webServer} 80`]: `seen from ${hostAddress}`,
       [`udp ${webServer} 5353`]: `seen from ${hostAddress}`,
     });
@@ -113,18 +124,40 @@ describe("the network of a sandbox", () => {
   test("reaches no service of the host, by whichever of its addresses", async () => {
     const control = new HttpClient({ url: `http://${uplinkAddress}:${servicePort}` });
     await expect(control.call("/")).rejects.toThrow(/Parse Error/); // it listens: the answer is no HTTP
-    expect((await internet.run(["curl", "-s", "--http0.9", `http://${hostAddress}:${servicePort}/`])).stdout).toContain("own service");
+    expect(
+      (await internet.run(["curl", "-s", "--http0.9", `http://${hostAddress}:${servicePort}/`])).stdout,
+    ).toContain("own service");
     const served = connectionsToHost;
-    const addresses = new Set([uplinkAddress, hostAddress, routerAddress, "10.200.0.1", ...(await hostAddresses())]);
-    await expectUnreachable(online, [...addresses].flatMap((address): Target[] => [["tcp", address, servicePort], ["tcp", address, 22], ["udp", address, 53]]));
-    expect(await online.guest.output(`curl -s -m 2 http://127.0.0.1:${servicePort}/ || echo refused`)).toBe("refused"); // its own loopback
+    const addresses = new Set([
+      uplinkAddress,
+      hostAddress,
+      routerAddress,
+      "10.200.0.1",
+      ...(await hostAddresses()),
+    ]);
+    await expectUnreachable(
+      online,
+      [...addresses].flatMap((address): Target[] => [
+        ["tcp", address, servicePort],
+        ["tcp", address, 22],
+        ["udp", address, 53],
+      ]),
+    );
+    expect(await online.guest.output(`curl -s -m 2 http://127.0.0.1:${servicePort}/ || echo refused`)).toBe(
+      "refused",
+    ); // its own loopback
     expect(connectionsToHost).toBe(served);
   });
 
   test("reaches no other sandbox, by whichever of its addresses and ports", async () => {
     const control = await new HttpClient({ url: `http://${other.address}:8000` }).call("/");
     expect(control.status).toBe(200);
-    await expectUnreachable(online, [["tcp", other.address, 8000], ["tcp", other.address, 49_983], ["tcp", offline.address, 49_983], ["udp", other.address, 53]]);
+    await expectUnreachable(online, [
+      ["tcp", other.address, 8000],
+      ["tcp", other.address, 49_983],
+      ["tcp", offline.address, 49_983],
+      ["udp", other.address, 53],
+    ]);
   });
 
   test("reaches no private, shared, link-local or metadata address, though the host does", async () => {
@@ -132,51 +165,113 @@ describe("the network of a sandbox", () => {
       expect((await run(["curl", "-s", "-m", "3", `http://${address}:8080/`])).stdout).toMatch(/^seen from /);
     }
     const heard = internet.heard.length;
-    await expectUnreachable(online, [privateServer, otherPrivateServer, metadataServer, "10.0.0.1", "172.16.0.1", "172.31.255.254", "192.168.0.1", "100.64.0.1", "198.19.0.1", "224.0.0.1", "255.255.255.255"].flatMap(
-      (address): Target[] => [["tcp", address, 8080], ["udp", address, 5353]],
-    ));
+    await expectUnreachable(
+      online,
+      [
+        privateServer,
+        otherPrivateServer,
+        metadataServer,
+        "10.0.0.1",
+        "172.16.0.1",
+        "172.31.255.254",
+        "192.168.0.1",
+        "100.64.0.1",
+        "198.19.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+      ].flatMap((address): Target[] => [
+        ["tcp", address, 8080],
+        ["udp", address, 5353],
+      ]),
+    );
     expect(internet.heard.slice(heard)).toEqual([]);
   });
 
   test("asks the named resolver on port 53, by UDP and TCP, though its address is private; and no other private one", async () => {
-    expect(await probe(online, [["udp", privateServer, 53], ["tcp", privateServer, 53]])).toEqual({
+    expect(
+      await probe(online, [
+        ["udp", privateServer, 53],
+        ["tcp", privateServer, 53],
+      ]),
+    ).toEqual({
       [`udp ${privateServer} 53`]: expect.stringContaining("seen from") as string,
       [`tcp ${privateServer} 53`]: expect.stringContaining("seen from") as string,
     });
-    await expectUnreachable(online, [["udp", otherPrivateServer, 53], ["tcp", otherPrivateServer, 53], ["tcp", privateServer, 80]]);
+    await expectUnreachable(online, [
+      ["udp", otherPrivateServer, 53],
+      ["tcp", otherPrivateServer, 53],
+      ["tcp", privateServer, 80],
+    ]);
   });
 
   test("is answered at once where it may not go, instead of hanging", async () => {
     const startedAt = performance.now();
-    const outcomes = await probe(online, [["tcp", "10.0.0.1", 80], ["tcp", metadataServer, 80], ["tcp", other.address, 8000]]);
+    const outcomes = await probe(online, [
+      ["tcp", "10.0.0.1", 80],
+      ["tcp", metadataServer, 80],
+      ["tcp", other.address, 8000],
+    ]);
     expect(new Set(Object.values(outcomes))).toEqual(new Set(["failed: ConnectionRefusedError"]));
     expect(performance.now() - startedAt).toBeLessThan(1500);
   });
 
   test("reaches nothing at all when it has none, and the host still reaches it", async () => {
     const heard = internet.heard.length;
-    await expectUnreachable(offline, [["tcp", webServer, 80], ["udp", webServer, 5353], ["udp", privateServer, 53], ["tcp", privateServer, 53], ["tcp", hostAddress, servicePort], ["tcp", other.address, 8000], ["tcp", uplinkAddress, servicePort]]);
+    await expectUnreachable(offline, [
+      ["tcp", webServer, 80],
+      ["udp", webServer, 5353],
+      ["udp", privateServer, 53],
+      ["tcp", privateServer, 53],
+      ["tcp", hostAddress, servicePort],
+      ["tcp", other.address, 8000],
+      ["tcp", uplinkAddress, servicePort],
+    ]);
     expect(internet.heard.slice(heard)).toEqual([]);
     expect(await offline.guest.output("echo reached")).toBe("reached");
   });
 
   test("is cut off and let out again while it runs", async () => {
     await bed.router.setEgress(online.slot, "none");
-    await expectUnreachable(online, [["tcp", webServer, 80], ["udp", privateServer, 53]]);
+    await expectUnreachable(online, [
+      ["tcp", webServer, 80],
+      ["udp", privateServer, 53],
+    ]);
     await bed.router.setEgress(online.slot, "internet");
-    expect(Object.values(await probe(online, [["tcp", webServer, 80]]))).toEqual([`seen from ${hostAddress}`]);
+    expect(Object.values(await probe(online, [["tcp", webServer, 80]]))).toEqual([
+      `seen from ${hostAddress}`,
+    ]);
   });
 
   test("has no IPv6", async () => {
-    await expectUnreachable(online, [["tcp", "2001:db8::1", 80], ["udp", "2001:db8::1", 53], ["tcp", "fe80::1", 80]]);
-    const { stdout } = await run(["ip", "-n", instanceNames(stateDir).routerNetns, "-6", "-json", "addr", "show"]);
-    expect((JSON.parse(stdout) as { addr_info: unknown[] }[]).flatMap(({ addr_info: addresses }) => addresses ?? [])).toEqual([]);
+    await expectUnreachable(online, [
+      ["tcp", "2001:db8::1", 80],
+      ["udp", "2001:db8::1", 53],
+      ["tcp", "fe80::1", 80],
+    ]);
+    const { stdout } = await run([
+      "ip",
+      "-n",
+      instanceNames(stateDir).routerNetns,
+      "-6",
+      "-json",
+      "addr",
+      "show",
+    ]);
+    expect(
+      (JSON.parse(stdout) as { addr_info: unknown[] }[]).flatMap(
+        ({ addr_info: addresses }) => addresses ?? [],
+      ),
+    ).toEqual([]);
   });
 
   test("cannot be connected to from outside, even by somebody who routes to it", async () => {
-    const knock = (address: string): Promise<unknown> => internet.run(["curl", "-s", "-m", "1", `http://${address}:49983/health`]);
-    for (const { address } of [online, offline]) await expect(knock(address)).rejects.toThrow(/exited with (7|28)/);
-    await expect(internet.run(["curl", "-s", "-m", "1", `http://${uplinkAddress.replace(/\d+$/, "254")}:80/`])).rejects.toThrow(/exited with (7|28)/);
+    const knock = (address: string): Promise<unknown> =>
+      internet.run(["curl", "-s", "-m", "1", `http://${address}:49983/health`]);
+    for (const { address } of [online, offline])
+      await expect(knock(address)).rejects.toThrow(/exited with (7|28)/);
+    await expect(
+      internet.run(["curl", "-s", "-m", "1", `http://${uplinkAddress.replace(/\d+$/, "254")}:80/`]),
+    ).rejects.toThrow(/exited with (7|28)/);
   });
 
   test("sends under no address but its own: forged sources are dropped", async () => {
@@ -185,8 +280,18 @@ describe("the network of a sandbox", () => {
     const { netns } = await bed.router.addSlot(slot, "internet");
     try {
       const send = (source: string, text: string): Promise<unknown> =>
-        run(["ip", "netns", "exec", netns, "python3", "-c", `import socket,sys
-s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind((sys.argv[1],0)); s.sendto(sys.argv[2].encode(),("${webServer}",5353))`, source, text]);
+        run([
+          "ip",
+          "netns",
+          "exec",
+          netns,
+          "python3",
+          "-c",
+          `import socket,sys
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind((sys.argv[1],0)); s.sendto(sys.argv[2].encode(),("${webServer}",5353))`,
+          source,
+          text,
+        ]);
       for (const address of ["10.200.0.9", other.address, "203.0.113.99"]) {
         await run(["ip", "-n", netns, "addr", "add", `${address}/32`, "dev", "eth0"]);
         await send(address, `forged ${address}`);
@@ -209,6 +314,8 @@ s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind((sys.argv[1],0)); s.se
   /** Every IPv4 address of this machine but loopback's. */
   async function hostAddresses(): Promise<string[]> {
     const { stdout } = await run(["ip", "-4", "-json", "addr", "show"]);
-    return (JSON.parse(stdout) as { addr_info: { local: string }[] }[]).flatMap(({ addr_info: addresses }) => addresses.map(({ local }) => local)).filter((address) => !address.startsWith("127."));
+    return (JSON.parse(stdout) as { addr_info: { local: string }[] }[])
+      .flatMap(({ addr_info: addresses }) => addresses.map(({ local }) => local))
+      .filter((address) => !address.startsWith("127."));
   }
 });

@@ -4,7 +4,12 @@ import { eventually } from "../src/eventually.ts";
 import { Notebook } from "../src/notebook.ts";
 import { useInstance } from "../src/use-instance.ts";
 
-const LOST = { type: "error", name: "UnexpectedEndOfExecution", value: "Connection to the execution was closed before the execution was finished", traceback: "" };
+const LOST = {
+  type: "error",
+  name: "UnexpectedEndOfExecution",
+  value: "Connection to the execution was closed before the execution was finished",
+  traceback: "",
+};
 
 const instance = useInstance();
 let notebook: Notebook;
@@ -17,7 +22,13 @@ beforeAll(async () => {
 /** Resident memory of the code server and of the default kernel, MiB. */
 async function residentMib(): Promise<{ server: number; kernel: number }> {
   const listing = await instance().host.output(machineId, "ps -eo rss=,args=");
-  const of = (sign: string): number => Math.max(...listing.split("\n").filter((line) => line.includes(sign)).map((line) => Number.parseInt(line, 10) / 1024));
+  const of = (sign: string): number =>
+    Math.max(
+      ...listing
+        .split("\n")
+        .filter((line) => line.includes(sign))
+        .map((line) => Number.parseInt(line, 10) / 1024),
+    );
   return { server: of("-I /usr/local/lib/torpor/code-server"), kernel: of("start.py python") };
 }
 
@@ -34,9 +45,16 @@ describe("contexts", () => {
     expect(await notebook.text("'y' in dir()", inIt)).toBe("False");
 
     expect((await notebook.call("DELETE", `/contexts/${made.id}`)).status).toBe(204);
-    expect(await notebook.call("POST", "/execute", { code: "1", ...inIt })).toEqual({ status: 404, text: `Context ${made.id} not found` });
+    expect(await notebook.call("POST", "/execute", { code: "1", ...inIt })).toEqual({
+      status: 404,
+      text: `Context ${made.id} not found`,
+    });
     expect((await notebook.contexts()).map(({ id }) => id)).not.toContain(made.id);
-    const processes = await instance().host.output(machineId, "pgrep -fc 'start.py python'; ls /run/torpor/reseed.d | wc -l", { user: "root" });
+    const processes = await instance().host.output(
+      machineId,
+      "pgrep -fc 'start.py python'; ls /run/torpor/reseed.d | wc -l",
+      { user: "root" },
+    );
     expect(processes.split("\n")[0]).toBe("1");
   });
 
@@ -47,11 +65,35 @@ describe("contexts", () => {
   });
 
   test.each([
-    ["an unknown language", "/contexts", { language: "cobol" }, 400, "Language 'cobol' has no kernel in this template. There are: python, bash."],
-    ["a folder that is not there", "/contexts", { cwd: "/nowhere" }, 400, "cwd '/nowhere' is not a directory"],
-    ["a context and a language", "/execute", { code: "1", context_id: "x", language: "python" }, 400, "Only one of context_id or language"],
+    [
+      "an unknown language",
+      "/contexts",
+      { language: "cobol" },
+      400,
+      "Language 'cobol' has no kernel in this template. There are: python, bash.",
+    ],
+    [
+      "a folder that is not there",
+      "/contexts",
+      { cwd: "/nowhere" },
+      400,
+      "cwd '/nowhere' is not a directory",
+    ],
+    [
+      "a context and a language",
+      "/execute",
+      { code: "1", context_id: "x", language: "python" },
+      400,
+      "Only one of context_id or language",
+    ],
     ["no code", "/execute", {}, 400, "Field code must be a string"],
-    ["a variable that cannot be", "/execute", { code: "1", env_vars: { "a b": "c" } }, 400, "env_vars has a name that no variable can have"],
+    [
+      "a variable that cannot be",
+      "/execute",
+      { code: "1", env_vars: { "a b": "c" } },
+      400,
+      "env_vars has a name that no variable can have",
+    ],
     ["no object", "/execute", [1], 400, "The body must be a JSON object"],
     ["an unknown context", "/contexts/none/restart", {}, 404, "Context none not found"],
     ["an unknown route", "/none", {}, 404, ""],
@@ -62,7 +104,11 @@ describe("contexts", () => {
   });
 
   test("refuse what a page in a browser inside could send", async () => {
-    const answer = await instance().host.call(`/v1/machines/${machineId}/ports/49999/execute`, { method: "POST", body: '{"code":"1"}', headers: { "content-type": "text/plain" } });
+    const answer = await instance().host.call(`/v1/machines/${machineId}/ports/49999/execute`, {
+      method: "POST",
+      body: '{"code":"1"}',
+      headers: { "content-type": "text/plain" },
+    });
     expect(answer.status).toBe(415);
   });
 });
@@ -73,7 +119,9 @@ describe("executions on one context", () => {
     await Promise.all(
       Array.from({ length: 8 }, async (_, index) => {
         await delay(index * 60);
-        return notebook.run(`import time\nassert busy == 0\nbusy = 1\ntime.sleep(0.2)\nbusy = 0\nseen.append(${index})`);
+        return notebook.run(
+          `import time\nassert busy == 0\nbusy = 1\ntime.sleep(0.2)\nbusy = 0\nseen.append(${index})`,
+        );
       }),
     );
     expect(await notebook.text("seen")).toBe("[0, 1, 2, 3, 4, 5, 6, 7]");
@@ -107,7 +155,8 @@ describe("executions on one context", () => {
   test("in bash are interrupted as well, and the shell keeps its variables", async () => {
     const bash = { language: "bash" };
     await notebook.run("OWN=1", bash);
-    for await (const line of notebook.stream("echo up; sleep 60; echo after", bash)) if (line.type === "stdout") break;
+    for await (const line of notebook.stream("echo up; sleep 60; echo after", bash))
+      if (line.type === "stdout") break;
     expect(await notebook.run("echo $OWN", bash)).toMatchObject({ stdout: "1\n", error: undefined });
   });
 });
@@ -117,19 +166,27 @@ describe("a kernel that dies", () => {
     await notebook.run("z = 1");
     expect((await notebook.run("import os; os._exit(3)")).lines.at(-1)).toEqual(LOST);
     expect(await notebook.text("'z' in dir()")).toBe("False");
-    expect((await notebook.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")).lines.at(-1)).toEqual(LOST);
+    expect(
+      (await notebook.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")).lines.at(-1),
+    ).toEqual(LOST);
     expect(await notebook.text("1")).toBe("1");
   });
 
   test("while idle is replaced before anybody asks", async () => {
     const pid = await notebook.text("import os; os.getpid()");
     await instance().host.output(machineId, `kill -9 ${pid}`);
-    await eventually("another kernel", async () => (await instance().host.output(machineId, "pgrep -f 'start.py python' || true")).split("\n").some((found) => found !== "" && found !== pid));
+    await eventually("another kernel", async () =>
+      (await instance().host.output(machineId, "pgrep -f 'start.py python' || true"))
+        .split("\n")
+        .some((found) => found !== "" && found !== pid),
+    );
     expect(await notebook.text("os.getpid() if 'os' in dir() else 'new'")).toBe("new");
   });
 
   test("for want of memory is lost alone", async () => {
-    const { lines } = await notebook.run("hog = bytearray(3 << 30)\nfor i in range(0, len(hog), 4096): hog[i] = 1");
+    const { lines } = await notebook.run(
+      "hog = bytearray(3 << 30)\nfor i in range(0, len(hog), 4096): hog[i] = 1",
+    );
     expect(["UnexpectedEndOfExecution", "MemoryError"]).toContain(lines.at(-1)?.name);
     expect(await notebook.text("2")).toBe("2");
   });
@@ -141,43 +198,56 @@ describe("a kernel that dies", () => {
   });
 
   test("takes no other with it when the code server is killed: that comes back by itself", async () => {
-    const pid = await instance().host.output(machineId, "pgrep -f '^/usr/bin/python3 -I /usr/local/lib/torpor/code-server'");
+    const pid = await instance().host.output(
+      machineId,
+      "pgrep -f '^/usr/bin/python3 -I /usr/local/lib/torpor/code-server'",
+    );
     await instance().host.output(machineId, `kill -9 ${pid}`);
-    const back = await eventually("the code server", async () => (await notebook.call("GET", "/health")).text === "OK", 30_000);
+    const back = await eventually(
+      "the code server",
+      async () => (await notebook.call("GET", "/health")).text === "OK",
+      30_000,
+    );
     expect(back).toBe(true);
     expect(await notebook.text("3")).toBe("3");
-    expect(await instance().host.output(machineId, "cat /var/log/torpor/code-server.log")).toContain("was ended by killed; starting it again in 200ms");
+    expect(await instance().host.output(machineId, "cat /var/log/torpor/code-server.log")).toContain(
+      "was ended by killed; starting it again in 200ms",
+    );
   });
 });
 
 describe("much output", () => {
-  test("of 100 MB reaches a slow reader whole, while server and kernel stay small", { timeout: 240_000 }, async () => {
-    await notebook.run("1"); // a kernel is there
-    const before = await residentMib();
-    const incoming = await notebook.open("for i in range(100_000): print('%06d' % i + 'x' * 993)");
-    await delay(3000); // nobody reads: the kernel waits
-    const waiting = await residentMib();
-    expect(waiting.kernel - before.kernel).toBeLessThan(40);
-    expect(waiting.server - before.server).toBeLessThan(40);
-    let bytes = 0;
-    let rest = "";
-    let next = 0;
-    incoming.setEncoding("utf8");
-    for await (const chunk of incoming as AsyncIterable<string>) {
-      const lines = (rest + chunk).split("\n");
-      rest = lines.pop() ?? "";
-      for (const line of lines) {
-        const { type, text = "" } = JSON.parse(line) as { type: string; text?: string };
-        if (type !== "stdout") continue;
-        bytes += text.length;
-        for (const [, number] of text.matchAll(/(\d{6})x/g)) expect(Number(number)).toBe(next++);
+  test(
+    "of 100 MB reaches a slow reader whole, while server and kernel stay small",
+    { timeout: 240_000 },
+    async () => {
+      await notebook.run("1"); // a kernel is there
+      const before = await residentMib();
+      const incoming = await notebook.open("for i in range(100_000): print('%06d' % i + 'x' * 993)");
+      await delay(3000); // nobody reads: the kernel waits
+      const waiting = await residentMib();
+      expect(waiting.kernel - before.kernel).toBeLessThan(40);
+      expect(waiting.server - before.server).toBeLessThan(40);
+      let bytes = 0;
+      let rest = "";
+      let next = 0;
+      incoming.setEncoding("utf8");
+      for await (const chunk of incoming as AsyncIterable<string>) {
+        const lines = (rest + chunk).split("\n");
+        rest = lines.pop() ?? "";
+        for (const line of lines) {
+          const { type, text = "" } = JSON.parse(line) as { type: string; text?: string };
+          if (type !== "stdout") continue;
+          bytes += text.length;
+          for (const [, number] of text.matchAll(/(\d{6})x/g)) expect(Number(number)).toBe(next++);
+        }
       }
-    }
-    expect(bytes).toBe(100_000_000);
-    const after = await residentMib();
-    expect(after.kernel - before.kernel).toBeLessThan(60);
-    expect(after.server - before.server).toBeLessThan(60);
-  });
+      expect(bytes).toBe(100_000_000);
+      const after = await residentMib();
+      expect(after.kernel - before.kernel).toBeLessThan(60);
+      expect(after.server - before.server).toBeLessThan(60);
+    },
+  );
 
   test("in one result is left out with a word about it", async () => {
     const { stderr, error } = await notebook.run("from IPython.display import HTML\nHTML('x' * (40 << 20))");

@@ -2,13 +2,18 @@ import { beforeAll, describe, expect, test } from "vitest";
 import { Notebook } from "../src/notebook.ts";
 import { useInstance } from "../src/use-instance.ts";
 
-const PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+const PNG =
+  "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
 const instance = useInstance();
 let notebook: Notebook;
 let machineId: string;
 beforeAll(async () => {
-  ({ id: machineId } = await instance().host.create({ template: "code-interpreter", memory_mb: 1024, env: { FLAVOUR: "salt" } }));
+  ({ id: machineId } = await instance().host.create({
+    template: "code-interpreter",
+    memory_mb: 1024,
+    env: { FLAVOUR: "salt" },
+  }));
   notebook = new Notebook(instance().host, machineId);
 });
 
@@ -17,14 +22,16 @@ describe("a notebook", () => {
     const first = await notebook.run("x = 41");
     expect(first.lines).toEqual([{ type: "number_of_executions", execution_count: 1 }]);
     expect(await notebook.text("x + 1")).toBe("42");
-    expect(await notebook.text("import os; os.environ['FLAVOUR'], os.environ['TORPOR_SANDBOX_ID'], os.getcwd()")).toBe(
-      `('salt', '${machineId}', '/home/user')`,
-    );
+    expect(
+      await notebook.text("import os; os.environ['FLAVOUR'], os.environ['TORPOR_SANDBOX_ID'], os.getcwd()"),
+    ).toBe(`('salt', '${machineId}', '/home/user')`);
   });
 
   test("streams output as it is written", async () => {
     const arrived: number[] = [];
-    for await (const line of notebook.stream("import time\nfor i in range(3):\n    print(i)\n    time.sleep(0.6)")) {
+    for await (const line of notebook.stream(
+      "import time\nfor i in range(3):\n    print(i)\n    time.sleep(0.6)",
+    )) {
       if (line.type === "stdout") arrived.push(performance.now());
     }
     expect(arrived).toHaveLength(3);
@@ -37,7 +44,9 @@ describe("a notebook", () => {
   });
 
   test("tells standard output and error apart, also of child processes and of native writes", async () => {
-    const { stdout, stderr } = await notebook.run("import os, sys\nprint('a', file=sys.stderr)\nos.system('echo b; echo c >&2')\nos.write(1, b'd'); import time; time.sleep(0.1)");
+    const { stdout, stderr } = await notebook.run(
+      "import os, sys\nprint('a', file=sys.stderr)\nos.system('echo b; echo c >&2')\nos.write(1, b'd'); import time; time.sleep(0.1)",
+    );
     expect([...stdout].sort().join("").trim()).toBe("bd");
     expect([...stderr].sort().join("").trim()).toBe("ac");
   });
@@ -78,7 +87,9 @@ describe("a notebook", () => {
     expect(json?.["json"]).toEqual({ a: [1] });
     expect(javascript?.["javascript"]).toBe("1");
     expect(String(png?.["png"]).trim()).toBe(PNG);
-    expect(Buffer.from(String(jpeg?.["jpeg"]), "base64").subarray(0, 3)).toEqual(Buffer.from([0xff, 0xd8, 0xff]));
+    expect(Buffer.from(String(jpeg?.["jpeg"]), "base64").subarray(0, 3)).toEqual(
+      Buffer.from([0xff, 0xd8, 0xff]),
+    );
     expect(raw).toMatchObject({ pdf: "JVBERi0=", extra: { "application/x-own": "own" } });
   });
 
@@ -87,12 +98,20 @@ describe("a notebook", () => {
       "import pandas as pd\npd.DataFrame({'n': [1, 2], 'f': [1.5, float('inf')], 'd': pd.to_datetime(['2024-01-01', None]), 's': ['x', None]})",
     );
     expect(results[0]?.["html"]).toContain("<table");
-    expect(results[0]?.["data"]).toEqual({ n: [1, 2], f: [1.5, null], d: ["2024-01-01T00:00:00", null], s: ["x", null] });
+    expect(results[0]?.["data"]).toEqual({
+      n: [1, 2],
+      f: [1.5, null],
+      d: ["2024-01-01T00:00:00", null],
+      s: ["x", null],
+    });
   });
 
   test("shows the first figure without being asked, with its chart's data", async () => {
     const { id } = await notebook.createContext();
-    const { results } = await notebook.run("import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4], label='a')\nplt.xlabel('Time (s)')\nplt.title('T')\nNone", { context_id: id });
+    const { results } = await notebook.run(
+      "import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4], label='a')\nplt.xlabel('Time (s)')\nplt.title('T')\nNone",
+      { context_id: id },
+    );
     const figure = results.find((result) => result["png"] !== undefined);
     expect(Buffer.from(String(figure?.["png"]), "base64").subarray(1, 4).toString()).toBe("PNG");
     expect(figure?.["chart"]).toMatchObject({
@@ -102,24 +121,61 @@ describe("a notebook", () => {
       x_unit: "s",
       y_label: null,
       x_scale: "linear",
-      elements: [{ label: "a", points: [[1, 3], [2, 4]] }],
+      elements: [
+        {
+          label: "a",
+          points: [
+            [1, 3],
+            [2, 4],
+          ],
+        },
+      ],
     });
     await notebook.call("DELETE", `/contexts/${id}`);
   });
 
   test.each([
     ["scatter", "plt.scatter([1], [2], label='s')", [{ label: "s", points: [[1, 2]] }]],
-    ["bar", "plt.bar(['a', 'b'], [1, 2], label='g')", [{ label: "a", group: "g", value: 1 }, { label: "b", group: "g", value: 2 }]],
+    [
+      "bar",
+      "plt.bar(['a', 'b'], [1, 2], label='g')",
+      [
+        { label: "a", group: "g", value: 1 },
+        { label: "b", group: "g", value: 2 },
+      ],
+    ],
     ["bar", "plt.barh(['a'], [3], label='g')", [{ label: "a", group: "g", value: 3 }]],
-    ["pie", "plt.pie([1, 3], labels=['x', 'y'])", [{ label: "x", angle: 90, radius: 1 }, { label: "y", angle: 270, radius: 1 }]],
-    ["box_and_whisker", "plt.boxplot([[1, 2, 3, 4, 50]], labels=['p'])", [{ label: "p", min: 1, first_quartile: 2, median: 3, third_quartile: 4, max: 4, outliers: [50] }]],
-    ["box_and_whisker", "plt.boxplot([[1, 2, 3, 4, 50]], labels=['p'], vert=False, patch_artist=True, showmeans=True)", [{ label: "p", min: 1, first_quartile: 2, median: 3, third_quartile: 4, max: 4, outliers: [12, 50] }]],
-    ["superchart", "f, (a, b) = plt.subplots(1, 2); a.plot([1, 2]); b.bar(['x'], [2])", [expect.objectContaining({ type: "line" }), expect.objectContaining({ type: "bar" })]],
+    [
+      "pie",
+      "plt.pie([1, 3], labels=['x', 'y'])",
+      [
+        { label: "x", angle: 90, radius: 1 },
+        { label: "y", angle: 270, radius: 1 },
+      ],
+    ],
+    [
+      "box_and_whisker",
+      "plt.boxplot([[1, 2, 3, 4, 50]], labels=['p'])",
+      [{ label: "p", min: 1, first_quartile: 2, median: 3, third_quartile: 4, max: 4, outliers: [50] }],
+    ],
+    [
+      "box_and_whisker",
+      "plt.boxplot([[1, 2, 3, 4, 50]], labels=['p'], vert=False, patch_artist=True, showmeans=True)",
+      [{ label: "p", min: 1, first_quartile: 2, median: 3, third_quartile: 4, max: 4, outliers: [12, 50] }],
+    ],
+    [
+      "superchart",
+      "f, (a, b) = plt.subplots(1, 2); a.plot([1, 2]); b.bar(['x'], [2])",
+      [expect.objectContaining({ type: "line" }), expect.objectContaining({ type: "bar" })],
+    ],
     ["unknown", "plt.imshow([[1, 2], [3, 4]])", []],
   ])("gives the data of a %s chart: %s", async (type, code, elements) => {
     const { results, error } = await notebook.run(`import matplotlib.pyplot as plt\n${code}\nNone`);
     expect(error).toBeUndefined();
-    expect(results.find((result) => result["png"] !== undefined)?.["chart"]).toMatchObject({ type, elements });
+    expect(results.find((result) => result["png"] !== undefined)?.["chart"]).toMatchObject({
+      type,
+      elements,
+    });
   });
 
   test("reports an error with its traceback and goes on", async () => {
@@ -133,8 +189,10 @@ describe("a notebook", () => {
   });
 
   test("sets variables for one execution only, also when it fails", async () => {
-    const env_vars = { FLAVOUR: "sweet", EXTRA: "it's \"x\"\n" };
-    expect(await notebook.text("import os; (os.environ['FLAVOUR'], os.environ['EXTRA'])", { env_vars })).toBe(`('sweet', 'it\\'s "x"\\n')`);
+    const env_vars = { FLAVOUR: "sweet", EXTRA: 'it\'s "x"\n' };
+    expect(await notebook.text("import os; (os.environ['FLAVOUR'], os.environ['EXTRA'])", { env_vars })).toBe(
+      `('sweet', 'it\\'s "x"\\n')`,
+    );
     await notebook.run("1 / 0", { env_vars });
     expect(await notebook.text("(os.environ['FLAVOUR'], os.environ.get('EXTRA'))")).toBe("('salt', None)");
   });
@@ -158,12 +216,19 @@ describe("bash", () => {
 
   test("lives through syntax errors, quotes, input that is not there and bytes that are no text", async () => {
     expect((await notebook.run("if", bash)).error).toMatchObject({ name: "ExitStatus", value: "2" });
-    expect(await notebook.run(`cat; echo 'it'"'"'s'; printf '\\xff'`, bash)).toMatchObject({ stdout: "it's\n\ufffd", error: undefined });
-    expect(await notebook.run("seq 100000 | tail -1; echo $OWN", bash)).toMatchObject({ stdout: "100000\n1\n" });
+    expect(await notebook.run(`cat; echo 'it'"'"'s'; printf '\\xff'`, bash)).toMatchObject({
+      stdout: "it's\n\ufffd",
+      error: undefined,
+    });
+    expect(await notebook.run("seq 100000 | tail -1; echo $OWN", bash)).toMatchObject({
+      stdout: "100000\n1\n",
+    });
   });
 
   test("sets variables for one execution only", async () => {
-    expect(await notebook.run("echo $FLAVOUR $EXTRA", { ...bash, env_vars: { FLAVOUR: "sweet", EXTRA: "it's" } })).toMatchObject({ stdout: "sweet it's\n" });
+    expect(
+      await notebook.run("echo $FLAVOUR $EXTRA", { ...bash, env_vars: { FLAVOUR: "sweet", EXTRA: "it's" } }),
+    ).toMatchObject({ stdout: "sweet it's\n" });
     expect(await notebook.run("echo $FLAVOUR ${EXTRA-none}", bash)).toMatchObject({ stdout: "salt none\n" });
   });
 

@@ -7,9 +7,18 @@ describe("a published client of another such service, unmodified, with our URL a
 
   test("creates a sandbox, execs in it, writes and reads a file, and kills it", async () => {
     const client = new Client({ apiUrl: torpor().url, apiKey: torpor().apiKey });
-    const sandbox = await client.sandboxes.create({ template: "base", ttlSeconds: 300, metadata: { app: "demo" } });
+    const sandbox = await client.sandboxes.create({
+      template: "base",
+      ttlSeconds: 300,
+      metadata: { app: "demo" },
+    });
     expect(sandbox.id).toMatch(/^[a-z0-9]{20,}$/);
-    expect(await sandbox.exec("echo out; echo err >&2; exit 3", { timeoutSeconds: 20 })).toMatchObject({ stdout: "out\n", stderr: "err\n", exit_code: 3, exitCode: 3 });
+    expect(await sandbox.exec("echo out; echo err >&2; exit 3", { timeoutSeconds: 20 })).toMatchObject({
+      stdout: "out\n",
+      stderr: "err\n",
+      exit_code: 3,
+      exitCode: 3,
+    });
     await sandbox.filesystem.write("/workspace/hello.txt", "hello, grüß dich");
     expect(await sandbox.filesystem.read("/workspace/hello.txt")).toBe("hello, grüß dich");
     expect((await sandbox.exec("cat /workspace/hello.txt")).stdout).toBe("hello, grüß dich");

@@ -1,4 +1,13 @@
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readlinkSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import type { Machine } from "@torpor/protocol";
@@ -43,7 +52,9 @@ describe("clones of one golden snapshot", () => {
 
   test("give no two commands of one clone the same random numbers either", async () => {
     const { id } = machines[0] ?? { id: "" };
-    const answers = await Promise.all(Array.from({ length: 8 }, () => torpor().host.output(id, "echo $RANDOM $RANDOM $RANDOM")));
+    const answers = await Promise.all(
+      Array.from({ length: 8 }, () => torpor().host.output(id, "echo $RANDOM $RANDOM $RANDOM")),
+    );
     expect(new Set(answers).size).toBe(8);
   });
 
@@ -51,7 +62,9 @@ describe("clones of one golden snapshot", () => {
     for (const { attestation } of machines) {
       expect(attestation).toMatchObject({ generation: 1, complete: true });
       expect(attestation?.steps.filter(({ outcome }) => outcome === "failed")).toEqual([]);
-      expect(attestation?.steps.map(({ name }) => name)).toEqual(expect.arrayContaining(["entropy", "hostname", "machine_id"]));
+      expect(attestation?.steps.map(({ name }) => name)).toEqual(
+        expect.arrayContaining(["entropy", "hostname", "machine_id"]),
+      );
     }
   });
 
@@ -77,18 +90,32 @@ describe("a template whose restore hook fails", () => {
     const hash = basename(readlinkSync(join(source, "by-name", "base")));
     mkdirSync(join(templatesDir, "by-name"));
     mkdirSync(join(templatesDir, hash));
-    await run(["cp", "-a", "--reflink=auto", join(source, hash, "rootfs"), join(source, hash, "manifest.json"), join(templatesDir, hash)], { timeoutMs: 120_000 });
+    await run(
+      [
+        "cp",
+        "-a",
+        "--reflink=auto",
+        join(source, hash, "rootfs"),
+        join(source, hash, "manifest.json"),
+        join(templatesDir, hash),
+      ],
+      { timeoutMs: 120_000 },
+    );
     cpSync(join(source, hash, "golden"), join(templatesDir, hash, "golden"), { recursive: true });
     symlinkSync(join("..", hash), join(templatesDir, "by-name", "base"));
     const hooks = join(templatesDir, hash, "rootfs", "etc", "torpor", "on-restore.d");
     mkdirSync(hooks, { recursive: true });
-    writeFileSync(join(hooks, "50-broken"), "#!/bin/sh\necho the reseed failed >&2\nexit 3\n", { mode: 0o755 });
+    writeFileSync(join(hooks, "50-broken"), "#!/bin/sh\necho the reseed failed >&2\nexit 3\n", {
+      mode: 0o755,
+    });
     instance = await Instance.start({ templatesDir });
   });
   afterAll(async () => {
     try {
       await instance?.stop();
-      await expectNoLeaks(instance.stateDir, before, { except: (await otherInstanceUp(instance.stateDir)) ? ["ip_forward"] : [] });
+      await expectNoLeaks(instance.stateDir, before, {
+        except: (await otherInstanceUp(instance.stateDir)) ? ["ip_forward"] : [],
+      });
     } finally {
       await instance?.remove();
       rmSync(templatesDir, { recursive: true, force: true });
@@ -98,10 +125,14 @@ describe("a template whose restore hook fails", () => {
   test("fails the create, says which step failed, and leaves no machine", async () => {
     const answer = await instance.host.tryCreate();
     expect(answer.status).toBe(503);
-    expect(answer.json).toMatchObject({ error: { code: "guest_unavailable", details: { attestation: { complete: false } } } });
+    expect(answer.json).toMatchObject({
+      error: { code: "guest_unavailable", details: { attestation: { complete: false } } },
+    });
     expect(answer.body.toString("utf8")).toContain("50-broken");
     expect(readdirSync(join(instance.stateDir, "host", "machines"))).toEqual([]);
     expect(await instance.host.list()).toEqual([]);
-    expect((await instance.host.events(0)).events).toMatchObject([{ type: "ended", machine: { state: "ended", reason: "create_failed" } }]);
+    expect((await instance.host.events(0)).events).toMatchObject([
+      { type: "ended", machine: { state: "ended", reason: "create_failed" } },
+    ]);
   });
 });

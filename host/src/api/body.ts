@@ -6,12 +6,16 @@ import type { z } from "zod";
 const MAX_BODY_BYTES = 1024 * 1024;
 
 /** Reads and checks a JSON body. @throws CodedError `invalid_request` naming the field, or `payload_too_large` */
-export async function readJson<T extends z.ZodType>(incoming: IncomingMessage, schema: T): Promise<z.output<T>> {
+export async function readJson<T extends z.ZodType>(
+  incoming: IncomingMessage,
+  schema: T,
+): Promise<z.output<T>> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of incoming as AsyncIterable<Buffer>) {
     bytes += chunk.length;
-    if (bytes > MAX_BODY_BYTES) throw new CodedError("payload_too_large", `the body is above ${MAX_BODY_BYTES} bytes`);
+    if (bytes > MAX_BODY_BYTES)
+      throw new CodedError("payload_too_large", `the body is above ${MAX_BODY_BYTES} bytes`);
     chunks.push(chunk);
   }
   let json: unknown;
@@ -22,8 +26,15 @@ export async function readJson<T extends z.ZodType>(incoming: IncomingMessage, s
   }
   const parsed = schema.safeParse(json);
   if (!parsed.success) {
-    const issues = parsed.error.issues.map((issue) => ({ path: issue.path.join("."), message: issue.message }));
-    throw new CodedError("invalid_request", issues.map((issue) => `${issue.path}: ${issue.message}`).join("; "), { details: { issues } });
+    const issues = parsed.error.issues.map((issue) => ({
+      path: issue.path.join("."),
+      message: issue.message,
+    }));
+    throw new CodedError(
+      "invalid_request",
+      issues.map((issue) => `${issue.path}: ${issue.message}`).join("; "),
+      { details: { issues } },
+    );
   }
   return parsed.data;
 }

@@ -7,7 +7,16 @@ import type { Machines } from "../machine/machines.ts";
 /** Paths of the agent that only the host may use; the rest of /torpor/ is not proxied at all. */
 const HOST_PATHS = ["/torpor/archive", "/torpor/state", "/torpor/stats"];
 const WATCH_PATH = "/filesystem.Filesystem/WatchDir";
-const HOP_BY_HOP = new Set(["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"]);
+const HOP_BY_HOP = new Set([
+  "connection",
+  "keep-alive",
+  "proxy-authenticate",
+  "proxy-authorization",
+  "te",
+  "trailer",
+  "transfer-encoding",
+  "upgrade",
+]);
 /** Never passed on: the host's token is none of the guest's business, and the guest's tokens are the host's to add. */
 const PRIVATE_HEADERS = new Set(["authorization", "x-access-token", "x-torpor-host-key", "host"]);
 
@@ -25,12 +34,20 @@ export interface GuestTarget {
  * @throws CodedError `sandbox_not_found`, `sandbox_ended`, `permission_denied` (a path of the host alone), or
  *   `guest_unavailable` when the port refuses
  */
-export async function proxyToGuest(machines: Machines, target: GuestTarget, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+export async function proxyToGuest(
+  machines: Machines,
+  target: GuestTarget,
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+): Promise<void> {
   // Looking at a machine neither wakes it nor counts as use of it; nor does a silent watch on its files.
   const passive = incoming.headers["x-torpor-passive"] === "1";
   if (!passive && !machines.isRunning(target.machineId)) await machines.awaken(target.machineId);
   const { entry, guest, activity } = machines.reach(target.machineId);
-  const release = passive || target.path.startsWith(WATCH_PATH) ? undefined : activity.begin("request", `${incoming.method} ${target.path.slice(0, 100)}`);
+  const release =
+    passive || target.path.startsWith(WATCH_PATH)
+      ? undefined
+      : activity.begin("request", `${incoming.method} ${target.path.slice(0, 100)}`);
   try {
     await pass(machines, target, entry, guest, incoming, outgoing);
   } finally {
@@ -38,7 +55,14 @@ export async function proxyToGuest(machines: Machines, target: GuestTarget, inco
   }
 }
 
-function pass(machines: Machines, target: GuestTarget, entry: Readonly<MachineEntry>, guest: GuestClient, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+function pass(
+  machines: Machines,
+  target: GuestTarget,
+  entry: Readonly<MachineEntry>,
+  guest: GuestClient,
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+): Promise<void> {
   const path = target.path.split("?", 1)[0] ?? "/";
   const headers: Record<string, string | string[]> = {};
   for (const [name, value] of Object.entries(incoming.headers)) {
@@ -47,7 +71,8 @@ function pass(machines: Machines, target: GuestTarget, entry: Readonly<MachineEn
   if (target.port === GUEST_PORT) {
     headers["x-access-token"] = entry.accessToken;
     if (path.startsWith("/torpor/")) {
-      if (!HOST_PATHS.includes(path)) throw new CodedError("permission_denied", `${path} of the guest agent is for its host alone`);
+      if (!HOST_PATHS.includes(path))
+        throw new CodedError("permission_denied", `${path} of the guest agent is for its host alone`);
       headers["x-torpor-host-key"] = entry.hostKey;
     }
   }
@@ -55,10 +80,19 @@ function pass(machines: Machines, target: GuestTarget, entry: Readonly<MachineEn
   return new Promise((resolve, reject) => {
     let answered = false;
     const upstream = request(
-      { host: guest.address, port: target.port, method: incoming.method, path: target.path, headers, agent: guest.agent },
+      {
+        host: guest.address,
+        port: target.port,
+        method: incoming.method,
+        path: target.path,
+        headers,
+        agent: guest.agent,
+      },
       (answer) => {
         answered = true;
-        const answerHeaders = Object.fromEntries(Object.entries(answer.headers).filter(([name]) => !HOP_BY_HOP.has(name)));
+        const answerHeaders = Object.fromEntries(
+          Object.entries(answer.headers).filter(([name]) => !HOP_BY_HOP.has(name)),
+        );
         outgoing.writeHead(answer.statusCode ?? 502, answerHeaders);
         outgoing.flushHeaders();
         answer.pipe(outgoing);
@@ -90,8 +124,12 @@ function unreachable(machines: Machines, target: GuestTarget, cause: Error): Cod
   } catch (ended) {
     if (ended instanceof CodedError) return ended;
   }
-  return new CodedError("guest_unavailable", `port ${target.port} of sandbox ${target.machineId} does not answer: ${cause.message}`, {
-    details: { port: target.port },
-    cause,
-  });
+  return new CodedError(
+    "guest_unavailable",
+    `port ${target.port} of sandbox ${target.machineId} does not answer: ${cause.message}`,
+    {
+      details: { port: target.port },
+      cause,
+    },
+  );
 }

@@ -1,7 +1,18 @@
 import { timingSafeEqual } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { Log } from "@torpor/base";
-import { CodedError, createSnapshotSchema, END_REASONS, type EndReason, type HostHealth, machineIdSchema, machineSpecSchema, machineUpdateSchema, randomText, type TemplateBuildEvent } from "@torpor/protocol";
+import {
+  CodedError,
+  createSnapshotSchema,
+  END_REASONS,
+  type EndReason,
+  type HostHealth,
+  machineIdSchema,
+  machineSpecSchema,
+  machineUpdateSchema,
+  randomText,
+  type TemplateBuildEvent,
+} from "@torpor/protocol";
 import type { EventFeed } from "../machine/event-feed.ts";
 import type { Machines } from "../machine/machines.ts";
 import type { TemplatePools } from "../machine/template-pools.ts";
@@ -68,9 +79,20 @@ export function createHostApi(options: HostApiOptions): Server {
       const search = (incoming.url ?? "/").slice(pathname.length);
       const route = routes
         .map((candidate) => ({ candidate, match: candidate.pattern.exec(pathname) }))
-        .find(({ candidate, match }) => match !== null && (candidate.method === "*" || candidate.method === incoming.method));
-      if (route?.match === undefined || route.match === null) throw new CodedError("not_found", `the host has no ${incoming.method} ${pathname}`);
-      await route.candidate.answer({ incoming, outgoing, query: new URLSearchParams(search), search, parts: route.match.slice(1), signal: left.signal });
+        .find(
+          ({ candidate, match }) =>
+            match !== null && (candidate.method === "*" || candidate.method === incoming.method),
+        );
+      if (route?.match === undefined || route.match === null)
+        throw new CodedError("not_found", `the host has no ${incoming.method} ${pathname}`);
+      await route.candidate.answer({
+        incoming,
+        outgoing,
+        query: new URLSearchParams(search),
+        search,
+        parts: route.match.slice(1),
+        signal: left.signal,
+      });
     } catch (error) {
       fail(outgoing, error, options.log);
     }
@@ -84,18 +106,28 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
       method: "*",
       pattern: /^\/v1\/machines\/([^/]+)\/ports\/(\d+)(\/.*)$/,
       answer: ({ incoming, outgoing, search, parts: [id = "", port = "", path = "/"] }) =>
-        proxyToGuest(machines, { machineId: id, port: portNumber(port), path: `${path}${search}` }, incoming, outgoing),
+        proxyToGuest(
+          machines,
+          { machineId: id, port: portNumber(port), path: `${path}${search}` },
+          incoming,
+          outgoing,
+        ),
     },
     {
       method: "PUT",
       pattern: /^\/v1\/machines\/([^/]+)$/,
       answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
-        if (!machineIdSchema.safeParse(id).success) throw new CodedError("invalid_request", `${JSON.stringify(id)} is no machine id`);
+        if (!machineIdSchema.safeParse(id).success)
+          throw new CodedError("invalid_request", `${JSON.stringify(id)} is no machine id`);
         const { machine, created } = await machines.create(id, await readJson(incoming, machineSpecSchema));
         json(outgoing, created ? 201 : 200, machine);
       },
     },
-    { method: "GET", pattern: /^\/v1\/machines$/, answer: ({ outgoing }) => json(outgoing, 200, { machines: machines.list() }) },
+    {
+      method: "GET",
+      pattern: /^\/v1\/machines$/,
+      answer: ({ outgoing }) => json(outgoing, 200, { machines: machines.list() }),
+    },
     {
       method: "GET",
       pattern: /^\/v1\/machines\/([^/]+)$/,
@@ -115,12 +147,14 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
     {
       method: "DELETE",
       pattern: /^\/v1\/machines\/([^/]+)$/,
-      answer: async ({ outgoing, query, parts: [id = ""] }) => json(outgoing, 200, await machines.end(id, endReason(query.get("reason")))),
+      answer: async ({ outgoing, query, parts: [id = ""] }) =>
+        json(outgoing, 200, await machines.end(id, endReason(query.get("reason")))),
     },
     {
       method: "POST",
       pattern: /^\/v1\/machines\/([^/]+)\/(pause|resume|hibernate|wake)$/,
-      answer: async ({ outgoing, parts: [id = "", verb] }) => json(outgoing, 200, await machines[verb as "pause" | "resume" | "hibernate" | "wake"](id)),
+      answer: async ({ outgoing, parts: [id = "", verb] }) =>
+        json(outgoing, 200, await machines[verb as "pause" | "resume" | "hibernate" | "wake"](id)),
     },
     {
       method: "POST",
@@ -130,8 +164,16 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
         json(outgoing, 201, await machines.snapshot(id, snapshotId, name));
       },
     },
-    { method: "GET", pattern: /^\/v1\/snapshots$/, answer: async ({ outgoing }) => json(outgoing, 200, { snapshots: await machines.snapshots() }) },
-    { method: "GET", pattern: /^\/v1\/snapshots\/([^/]+)$/, answer: async ({ outgoing, parts: [id = ""] }) => json(outgoing, 200, await machines.findSnapshot(id)) },
+    {
+      method: "GET",
+      pattern: /^\/v1\/snapshots$/,
+      answer: async ({ outgoing }) => json(outgoing, 200, { snapshots: await machines.snapshots() }),
+    },
+    {
+      method: "GET",
+      pattern: /^\/v1\/snapshots\/([^/]+)$/,
+      answer: async ({ outgoing, parts: [id = ""] }) => json(outgoing, 200, await machines.findSnapshot(id)),
+    },
     {
       method: "DELETE",
       pattern: /^\/v1\/snapshots\/([^/]+)$/,
@@ -153,12 +195,21 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
         json(outgoing, 200, await feed.after(Number(query.get("after") ?? 0) || 0, waitMs, signal));
       },
     },
-    { method: "GET", pattern: /^\/v1\/health$/, answer: async ({ outgoing }) => json(outgoing, 200, await health()) },
-    { method: "GET", pattern: /^\/v1\/templates$/, answer: async ({ outgoing }) => json(outgoing, 200, { templates: await pools.list() }) },
+    {
+      method: "GET",
+      pattern: /^\/v1\/health$/,
+      answer: async ({ outgoing }) => json(outgoing, 200, await health()),
+    },
+    {
+      method: "GET",
+      pattern: /^\/v1\/templates$/,
+      answer: async ({ outgoing }) => json(outgoing, 200, { templates: await pools.list() }),
+    },
     {
       method: "POST",
       pattern: /^\/v1\/templates\/([^/]+)\/build$/,
-      answer: ({ outgoing, parts: [name = ""], signal }) => buildTemplateStream(pools, name, outgoing, signal),
+      answer: ({ outgoing, parts: [name = ""], signal }) =>
+        buildTemplateStream(pools, name, outgoing, signal),
     },
     {
       method: "DELETE",
@@ -176,12 +227,21 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
         json(outgoing, 200, { drained: true });
       },
     },
-    { method: "GET", pattern: /^\/metrics$/, answer: async ({ outgoing }) => text(outgoing, renderMetrics(await health())) },
+    {
+      method: "GET",
+      pattern: /^\/metrics$/,
+      answer: async ({ outgoing }) => text(outgoing, renderMetrics(await health())),
+    },
   ];
 }
 
 /** NDJSON: progress as it comes, then `done` or `error`. A caller who leaves ends the build. */
-async function buildTemplateStream(pools: TemplatePools, name: string, outgoing: ServerResponse, signal: AbortSignal): Promise<void> {
+async function buildTemplateStream(
+  pools: TemplatePools,
+  name: string,
+  outgoing: ServerResponse,
+  signal: AbortSignal,
+): Promise<void> {
   const write = (event: TemplateBuildEvent): void => {
     if (!outgoing.headersSent) outgoing.writeHead(200, { "content-type": "application/x-ndjson" });
     outgoing.write(`${JSON.stringify(event)}\n`);
@@ -205,13 +265,19 @@ function portNumber(value: string): number {
 
 function endReason(value: string | null): EndReason {
   const reason = END_REASONS.find((candidate) => candidate === (value ?? "user"));
-  if (reason === undefined) throw new CodedError("invalid_request", `reason is ${JSON.stringify(value)}; it must be one of ${END_REASONS.join(", ")}`);
+  if (reason === undefined)
+    throw new CodedError(
+      "invalid_request",
+      `reason is ${JSON.stringify(value)}; it must be one of ${END_REASONS.join(", ")}`,
+    );
   return reason;
 }
 
 function json(outgoing: ServerResponse, status: number, body: unknown): void {
   const bytes = Buffer.from(JSON.stringify(body));
-  outgoing.writeHead(status, { "content-type": "application/json", "content-length": bytes.length }).end(bytes);
+  outgoing
+    .writeHead(status, { "content-type": "application/json", "content-length": bytes.length })
+    .end(bytes);
 }
 
 function text(outgoing: ServerResponse, body: string): void {

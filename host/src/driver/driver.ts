@@ -50,12 +50,22 @@ export interface DriverInfo {
 export interface Driver {
   readonly info: DriverInfo;
   /** Starts a machine from its root filesystem; the guest agent comes up by itself. */
-  boot(root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle>;
+  boot(
+    root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    signal?: AbortSignal,
+  ): Promise<MachineHandle>;
   /**
    * Starts the runtime's processes ahead of time, empty, so that {@link Driver.restore} has only the image to read.
    * Costs memory but no CPU time while it waits.
    */
-  prepare(root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle>;
+  prepare(
+    root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    signal?: AbortSignal,
+  ): Promise<MachineHandle>;
   /** Restores an image into a prepared machine. */
   restore(prepared: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
   /** Stops all execution in RAM; 0 CPU afterwards. */

@@ -107,7 +107,9 @@ export class ImageStore {
     try {
       return manifestSchema.parse(JSON.parse(text));
     } catch (error) {
-      throw new CodedError("image_corrupt", `the manifest of image ${id} cannot be read: ${String(error)}`, { cause: error });
+      throw new CodedError("image_corrupt", `the manifest of image ${id} cannot be read: ${String(error)}`, {
+        cause: error,
+      });
     }
   }
 
@@ -135,12 +137,18 @@ export class ImageStore {
     await Promise.all(
       manifest.files.map(async (expected) => {
         const corrupt = (why: string): CodedError =>
-          new CodedError("image_corrupt", `image ${manifest.id} cannot be restored: ${expected.name} ${why}. Nothing was changed; restore the file from a backup, or destroy the sandbox`, { details: { file: expected.name } });
+          new CodedError(
+            "image_corrupt",
+            `image ${manifest.id} cannot be restored: ${expected.name} ${why}. Nothing was changed; restore the file from a backup, or destroy the sandbox`,
+            { details: { file: expected.name } },
+          );
         const actual = await checksum(this.dataDir(manifest.id), expected.name).catch((error: unknown) => {
           throw corrupt(`cannot be read (${String(error)})`);
         });
-        if (actual.size !== expected.size) throw corrupt(`has ${actual.size} bytes instead of ${expected.size}`);
-        if (actual.sha256 !== expected.sha256) throw corrupt("does not have the checksum it was written with");
+        if (actual.size !== expected.size)
+          throw corrupt(`has ${actual.size} bytes instead of ${expected.size}`);
+        if (actual.sha256 !== expected.sha256)
+          throw corrupt("does not have the checksum it was written with");
       }),
     );
   }
@@ -162,7 +170,10 @@ async function checksum(directory: string, name: string): Promise<z.infer<typeof
   const path = join(directory, name);
   const hash = createHash("sha256");
   // SHA-256 with the processor's own instructions reads well above a gigabyte a second; larger reads keep it fed.
-  for await (const chunk of createReadStream(path, { highWaterMark: 4 * 1024 * 1024 }) as AsyncIterable<Buffer>) hash.update(chunk);
+  for await (const chunk of createReadStream(path, {
+    highWaterMark: 4 * 1024 * 1024,
+  }) as AsyncIterable<Buffer>)
+    hash.update(chunk);
   return { name, size: (await stat(path)).size, sha256: hash.digest("hex") };
 }
 

@@ -108,17 +108,26 @@ export class GuestClient {
    */
   async freeze(hostKey: string, hookTimeoutMs: number): Promise<void> {
     const body = JSON.stringify({ hook_timeout_ms: hookTimeoutMs });
-    const answer = await this.#call("POST", "/torpor/freeze", body, FREEZE_TIMEOUT_MS, { "x-torpor-host-key": hostKey });
+    const answer = await this.#call("POST", "/torpor/freeze", body, FREEZE_TIMEOUT_MS, {
+      "x-torpor-host-key": hostKey,
+    });
     this.agent.destroy(); // connections of ours must not go into an image
     if (answer.status !== 200 && answer.status !== 423) {
-      throw new CodedError("guest_unavailable", `the guest at ${this.address} could not be frozen (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`);
+      throw new CodedError(
+        "guest_unavailable",
+        `the guest at ${this.address} could not be frozen (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`,
+      );
     }
   }
 
   /** Commands that were started through the agent and run now. @throws CodedError or a connection error */
   async runningExecs(accessToken: string): Promise<string[]> {
-    const answer = await this.#call("POST", "/process.Process/List", "{}", 5000, { "x-access-token": accessToken });
-    const { processes = [] } = (answer.json ?? {}) as { processes?: { pid?: number; torpor?: { execId?: string } }[] };
+    const answer = await this.#call("POST", "/process.Process/List", "{}", 5000, {
+      "x-access-token": accessToken,
+    });
+    const { processes = [] } = (answer.json ?? {}) as {
+      processes?: { pid?: number; torpor?: { execId?: string } }[];
+    };
     return processes.map((process) => process.torpor?.execId ?? `pid ${process.pid}`);
   }
 
@@ -148,7 +157,13 @@ export class GuestClient {
     return parsed.data;
   }
 
-  #call(method: string, path: string, body: string | undefined, timeoutMs: number, headers: Record<string, string> = {}): Promise<{ status: number; headers: IncomingMessage["headers"]; json: unknown }> {
+  #call(
+    method: string,
+    path: string,
+    body: string | undefined,
+    timeoutMs: number,
+    headers: Record<string, string> = {},
+  ): Promise<{ status: number; headers: IncomingMessage["headers"]; json: unknown }> {
     return new Promise((resolve, reject) => {
       const outgoing = request(
         {
@@ -157,7 +172,10 @@ export class GuestClient {
           method,
           path,
           agent: this.agent,
-          headers: body === undefined ? headers : { ...headers, "content-type": "application/json", "content-length": Buffer.byteLength(body) },
+          headers:
+            body === undefined
+              ? headers
+              : { ...headers, "content-type": "application/json", "content-length": Buffer.byteLength(body) },
         },
         (incoming) => {
           const chunks: Buffer[] = [];

@@ -1,5 +1,12 @@
 import { randomBytes } from "node:crypto";
-import { CodedError, type EndReason, type HostEvent, type Machine, type MachineSnapshot, type MachineUpdate } from "@torpor/protocol";
+import {
+  CodedError,
+  type EndReason,
+  type HostEvent,
+  type Machine,
+  type MachineSnapshot,
+  type MachineUpdate,
+} from "@torpor/protocol";
 import type { MachineHandle } from "../driver/driver.ts";
 import type { ImageManifest } from "../image/image-store.ts";
 import type { MachineEntry } from "../journal.ts";
@@ -52,7 +59,10 @@ export class HeldMachine implements ClockedMachine {
 
   show(): Machine {
     if (this.#phase.name === "running") this.#noteOom(this.#phase.live);
-    return toMachine(this.entry, { activity: this.activity, lastOomAt: "live" in this.#phase ? (this.#phase.live?.lastOomAt ?? null) : null });
+    return toMachine(this.entry, {
+      activity: this.activity,
+      lastOomAt: "live" in this.#phase ? (this.#phase.live?.lastOomAt ?? null) : null,
+    });
   }
 
   /** Makes the machine of a fresh journal entry. @throws CodedError when it cannot be made; nothing stays then */
@@ -72,14 +82,34 @@ export class HeldMachine implements ClockedMachine {
       const { machine, identity } = await originOf(entry, this.#parts, abort.signal);
       made = machine;
       await this.#unlock(machine, { ...identity, generation: entry.generation }, abort.signal);
-      this.#settle("running", { ...machine, oomKills: driver.stats(machine.handle).oomKills, lastOomAt: null }, "started");
-      log.info({ op: "machine.create", outcome: "created", sandboxId: entry.id, tenant: entry.spec.tenant, template: entry.spec.template, source: entry.source, slot: entry.slot, durationMs: round(clock.monotonic() - startedAt) });
+      this.#settle(
+        "running",
+        { ...machine, oomKills: driver.stats(machine.handle).oomKills, lastOomAt: null },
+        "started",
+      );
+      log.info({
+        op: "machine.create",
+        outcome: "created",
+        sandboxId: entry.id,
+        tenant: entry.spec.tenant,
+        template: entry.spec.template,
+        source: entry.source,
+        slot: entry.slot,
+        durationMs: round(clock.monotonic() - startedAt),
+      });
       return this.show();
     } catch (error) {
       const aborted = abort.signal.aborted;
       const reason: EndReason = aborted ? (abort.signal.reason as EndReason) : "create_failed";
       await this.#undoCreate(made, reason, error instanceof Error ? error.message : String(error));
-      log.error({ op: "machine.create", outcome: reason, sandboxId: entry.id, tenant: entry.spec.tenant, durationMs: round(clock.monotonic() - startedAt), err: error });
+      log.error({
+        op: "machine.create",
+        outcome: reason,
+        sandboxId: entry.id,
+        tenant: entry.spec.tenant,
+        durationMs: round(clock.monotonic() - startedAt),
+        err: error,
+      });
       if (aborted) throw endedError(toMachine(entry));
       throw error;
     }
@@ -92,7 +122,13 @@ export class HeldMachine implements ClockedMachine {
       try {
         await this.#parts.slots.clear(made.handle.place.slot);
       } catch (error) {
-        this.#parts.log.error({ op: "machine.create", outcome: "left", sandboxId: this.entry.id, slot: made.handle.place.slot, err: error });
+        this.#parts.log.error({
+          op: "machine.create",
+          outcome: "left",
+          sandboxId: this.entry.id,
+          slot: made.handle.place.slot,
+          err: error,
+        });
         Object.assign(this.entry, { state: "ending", reason, message });
         this.#phase = { name: "unended", live: { ...made, oomKills: 0, lastOomAt: null } };
         this.#parts.journal.note(this.entry);
@@ -103,13 +139,22 @@ export class HeldMachine implements ClockedMachine {
   }
 
   /** Limits, egress, identity: after this the guest serves. */
-  async #unlock({ handle, guest }: Standing, identity: Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation">, signal: AbortSignal): Promise<void> {
+  async #unlock(
+    { handle, guest }: Standing,
+    identity: Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation">,
+    signal: AbortSignal,
+  ): Promise<void> {
     const { driver, router, resolvConf, clock } = this.#parts;
     const { entry } = this;
     const { spec, settings } = entry;
     // A guest that hangs in init must not hold up a destroy.
     signal.addEventListener("abort", () => guest.close(), { once: true });
-    Object.assign(entry, { slot: handle.place.slot, address: handle.place.address, pid: handle.process.pid, startTime: handle.process.startTime });
+    Object.assign(entry, {
+      slot: handle.place.slot,
+      address: handle.place.address,
+      pid: handle.process.pid,
+      startTime: handle.process.startTime,
+    });
     driver.limit(handle, { cpu: spec.cpu, memoryMib: spec.memory_mb });
     if (spec.network === "none") await router.setEgress(handle.place.slot, "none");
     signal.throwIfAborted();
@@ -137,7 +182,11 @@ export class HeldMachine implements ClockedMachine {
 
   /** The identity it has, to unlock it again after a freeze. */
   get #sameIdentity(): Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation"> {
-    return { generation: this.entry.generation, machine_id: this.entry.machineId, previous_host_key: this.entry.hostKey };
+    return {
+      generation: this.entry.generation,
+      machine_id: this.entry.machineId,
+      previous_host_key: this.entry.hostKey,
+    };
   }
 
   /** Commits that the machine runs or is paused, and arms its clocks. */
@@ -163,7 +212,9 @@ export class HeldMachine implements ClockedMachine {
       case "unended":
         throw endedError(toMachine(this.entry));
       default:
-        throw new CodedError("wrong_state", `sandbox ${id} is ${state}; wake or resume it first`, { details: { state } });
+        throw new CodedError("wrong_state", `sandbox ${id} is ${state}; wake or resume it first`, {
+          details: { state },
+        });
     }
   }
 
@@ -182,10 +233,14 @@ export class HeldMachine implements ClockedMachine {
   /** Changes clocks and what they do; in the journal when this returns. @throws CodedError 410 when it has ended */
   update({ deadline_unix_ms: deadline, ...changes }: MachineUpdate): Machine {
     const { journal, feed, clock } = this.#parts;
-    if (this.#phase.name !== "paused" && this.#phase.name !== "hibernated" && this.#phase.name !== "moving") this.requireRunning();
+    if (this.#phase.name !== "paused" && this.#phase.name !== "hibernated" && this.#phase.name !== "moving")
+      this.requireRunning();
     const before = { deadline: this.entry.deadlineUnixMs, spec: { ...this.entry.spec } };
     if (deadline !== undefined) this.entry.deadlineUnixMs = deadline;
-    Object.assign(this.entry.spec, Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined)));
+    Object.assign(
+      this.entry.spec,
+      Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined)),
+    );
     try {
       journal.commit(this.entry);
     } catch (error) {
@@ -201,11 +256,16 @@ export class HeldMachine implements ClockedMachine {
 
   /** Resolves when nothing is under way. */
   async #still(): Promise<void> {
-    while (this.#phase.name === "moving" || this.#phase.name === "creating") await this.#phase.done.catch(() => {});
+    while (this.#phase.name === "moving" || this.#phase.name === "creating")
+      await this.#phase.done.catch(() => {});
   }
 
   /** Runs a transition. Whoever comes meanwhile waits for it, but for a destroy, which aborts it. */
-  async #move<T>(to: "hibernated" | "running" | "snapshot", live: Live | undefined, act: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  async #move<T>(
+    to: "hibernated" | "running" | "snapshot",
+    live: Live | undefined,
+    act: (signal: AbortSignal) => Promise<T>,
+  ): Promise<T> {
     this.#clocks.disarm();
     const abort = new AbortController();
     const acting = act(abort.signal);
@@ -271,7 +331,14 @@ export class HeldMachine implements ClockedMachine {
     await slots.clear(live.handle.place.slot);
     this.#asleep();
     feed.add("hibernated", this.show(), clock.now());
-    log.info({ op: "machine.hibernate", outcome: "hibernated", sandboxId: entry.id, tenant: entry.spec.tenant, bytes: image.size_bytes, durationMs: round(clock.monotonic() - startedAt) });
+    log.info({
+      op: "machine.hibernate",
+      outcome: "hibernated",
+      sandboxId: entry.id,
+      tenant: entry.spec.tenant,
+      bytes: image.size_bytes,
+      durationMs: round(clock.monotonic() - startedAt),
+    });
   }
 
   /** It stands no more, and sleeps in its image. */
@@ -309,7 +376,8 @@ export class HeldMachine implements ClockedMachine {
     if (this.#phase.name === "moving" && this.#phase.to === "running") await this.#phase.done;
     await this.#still();
     if (this.#phase.name === "paused") return this.resume();
-    if (this.#phase.name === "hibernated") await this.#move("running", undefined, (signal) => this.#wake(signal));
+    if (this.#phase.name === "hibernated")
+      await this.#move("running", undefined, (signal) => this.#wake(signal));
     this.requireRunning();
     return this.show();
   }
@@ -323,11 +391,20 @@ export class HeldMachine implements ClockedMachine {
     try {
       checkCapacity(entry.spec, capacity, headroom());
       const manifest = await images.find(imageId);
-      if (manifest === undefined) throw new CodedError("image_corrupt", `the image that sandbox ${entry.id} sleeps in is gone`);
+      if (manifest === undefined)
+        throw new CodedError("image_corrupt", `the image that sandbox ${entry.id} sleeps in is gone`);
       entry.state = "waking";
       journal.commit(entry);
       restored = await sleep.restore(manifest, signal);
-      await this.#unlock(restored, { generation: entry.generation + 1, machine_id: entry.machineId, previous_host_key: manifest.host_key }, signal);
+      await this.#unlock(
+        restored,
+        {
+          generation: entry.generation + 1,
+          machine_id: entry.machineId,
+          previous_host_key: manifest.host_key,
+        },
+        signal,
+      );
     } catch (error) {
       restored?.guest.close();
       if (restored !== undefined) await slots.clear(restored.handle.place.slot);
@@ -340,8 +417,17 @@ export class HeldMachine implements ClockedMachine {
     this.activity.touch("wake");
     this.#settle("running", { ...restored, oomKills: 0, lastOomAt: null }, "woken");
     // Consumed: committed above, so a crash here leaves a file for the sweep, never a second waking.
-    await images.remove(imageId).catch((error: unknown) => log.error({ op: "image.remove", image: imageId, err: error }));
-    log.info({ op: "machine.wake", outcome: "woken", sandboxId: entry.id, tenant: entry.spec.tenant, generation: entry.generation, durationMs: round(clock.monotonic() - startedAt) });
+    await images
+      .remove(imageId)
+      .catch((error: unknown) => log.error({ op: "image.remove", image: imageId, err: error }));
+    log.info({
+      op: "machine.wake",
+      outcome: "woken",
+      sandboxId: entry.id,
+      tenant: entry.spec.tenant,
+      generation: entry.generation,
+      durationMs: round(clock.monotonic() - startedAt),
+    });
   }
 
   /** Writes a snapshot, waking it first; it then goes on. */
@@ -353,7 +439,9 @@ export class HeldMachine implements ClockedMachine {
       try {
         this.entry.state = "snapshotting";
         journal.commit(this.entry);
-        return toSnapshot(await sleep.write(this.entry, live, { id: snapshotId, kind: "snapshot", name }, signal));
+        return toSnapshot(
+          await sleep.write(this.entry, live, { id: snapshotId, kind: "snapshot", name }, signal),
+        );
       } finally {
         await this.#backToRunning(live, signal);
       }
@@ -390,10 +478,18 @@ export class HeldMachine implements ClockedMachine {
       // The journal says `ending`: the watch, or the next host, tries again. The machine stays visible, not half forgotten.
       log.error({ op: "machine.end", outcome: "failed", sandboxId: entry.id, reason, err: error });
       this.#phase = { name: "unended", live };
-      throw new CodedError("internal", `machine ${entry.id} could not be ended: ${String(error)}`, { cause: error });
+      throw new CodedError("internal", `machine ${entry.id} could not be ended: ${String(error)}`, {
+        cause: error,
+      });
     }
     this.#finish(reason, message);
-    log.info({ op: "machine.end", outcome: reason, sandboxId: entry.id, tenant: entry.spec.tenant, durationMs: round(clock.monotonic() - startedAt) });
+    log.info({
+      op: "machine.end",
+      outcome: reason,
+      sandboxId: entry.id,
+      tenant: entry.spec.tenant,
+      durationMs: round(clock.monotonic() - startedAt),
+    });
     return toMachine(entry);
   }
 
@@ -405,7 +501,10 @@ export class HeldMachine implements ClockedMachine {
 
   endInBackground(reason: EndReason, message: string): void {
     this.end(reason, message).catch((error: unknown) => {
-      this.#parts.log.error({ op: "machine.end", sandboxId: this.entry.id, reason, err: error }, "will be tried again by the watch");
+      this.#parts.log.error(
+        { op: "machine.end", sandboxId: this.entry.id, reason, err: error },
+        "will be tried again by the watch",
+      );
     });
   }
 
@@ -460,7 +559,12 @@ export class HeldMachine implements ClockedMachine {
   }
 
   async #endCrashed({ handle, lastOomAt }: Live): Promise<void> {
-    const [reason, message] = await crashReason(handle.place.directory, this.entry.spec.memory_mb, lastOomAt, this.#parts.clock.now());
+    const [reason, message] = await crashReason(
+      handle.place.directory,
+      this.entry.spec.memory_mb,
+      lastOomAt,
+      this.#parts.clock.now(),
+    );
     this.endInBackground(reason, message);
   }
 
@@ -475,7 +579,11 @@ export class HeldMachine implements ClockedMachine {
 
   onExpired(): void {
     if (this.entry.spec.on_expire === "hibernate") this.#sleepInBackground("ttl");
-    else this.endInBackground("ttl_expired", `its ttl ended at ${new Date(this.entry.deadlineUnixMs ?? 0).toISOString()}`);
+    else
+      this.endInBackground(
+        "ttl_expired",
+        `its ttl ended at ${new Date(this.entry.deadlineUnixMs ?? 0).toISOString()}`,
+      );
   }
 
   onIdle(): void {

@@ -49,10 +49,15 @@ export class MachineClocks {
       this.#after(entry.deadlineUnixMs - this.#clock.now(), () => this.#machine.onExpired());
     }
     if (phase.name === "running" && spec.idle_timeout_seconds !== null && spec.on_idle !== "none") {
-      this.#after(spec.idle_timeout_seconds * 1000 - activity.idleForMs, () => void this.#considerIdle(spec.idle_timeout_seconds ?? 0));
+      this.#after(
+        spec.idle_timeout_seconds * 1000 - activity.idleForMs,
+        () => void this.#considerIdle(spec.idle_timeout_seconds ?? 0),
+      );
     }
     if (phase.name === "hibernated" && spec.retention_seconds !== null && entry.image !== null) {
-      this.#after(entry.image.createdAt + spec.retention_seconds * 1000 - this.#clock.now(), () => this.#machine.onRetained());
+      this.#after(entry.image.createdAt + spec.retention_seconds * 1000 - this.#clock.now(), () =>
+        this.#machine.onRetained(),
+      );
     }
   }
 
@@ -70,7 +75,8 @@ export class MachineClocks {
   async #considerIdle(timeoutSeconds: number): Promise<void> {
     const { phase, activity } = this.#machine;
     const timeoutMs = timeoutSeconds * 1000;
-    const again = (delayMs: number): void => this.#after(Math.max(delayMs, SOON_MS), () => void this.#considerIdle(timeoutSeconds));
+    const again = (delayMs: number): void =>
+      this.#after(Math.max(delayMs, SOON_MS), () => void this.#considerIdle(timeoutSeconds));
     const left = timeoutMs - activity.idleForMs;
     if (phase.name !== "running") return;
     if (left > 0) return again(left);

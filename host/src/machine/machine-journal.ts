@@ -41,7 +41,13 @@ export class MachineJournal {
     try {
       this.#journal.put(entry);
     } catch (error) {
-      this.#log.error({ op: "machine.write", outcome: "failed", sandboxId: entry.id, state: entry.state, err: error });
+      this.#log.error({
+        op: "machine.write",
+        outcome: "failed",
+        sandboxId: entry.id,
+        state: entry.state,
+        err: error,
+      });
     }
   }
 
@@ -59,7 +65,10 @@ export class MachineJournal {
         this.#feed.add("ended", toMachine(entry), entry.endedAt ?? this.#clock.now());
         this.#unwritten.delete(entry.id);
       } catch (error) {
-        this.#log.error({ op: "machine.write", outcome: "failed", sandboxId: entry.id, err: error }, "will be tried again by the watch");
+        this.#log.error(
+          { op: "machine.write", outcome: "failed", sandboxId: entry.id, err: error },
+          "will be tried again by the watch",
+        );
       }
     }
   }

@@ -18,7 +18,11 @@ export interface SourceTemplate {
 
 /** Supplies pristine machines by template name. */
 export interface MachineSource {
-  acquire(template: string, diskMib: number, signal: AbortSignal): Promise<PristineMachine & { template: SourceTemplate }>;
+  acquire(
+    template: string,
+    diskMib: number,
+    signal: AbortSignal,
+  ): Promise<PristineMachine & { template: SourceTemplate }>;
 }
 
 /** What every machine of a host works with. */

@@ -4,16 +4,23 @@ import type { Activity } from "./activity.ts";
 
 /** Why a machine that was not running when the host came back has ended. */
 export function lostReason(entry: MachineEntry): [EndReason, string] {
-  if (entry.state === "creating") return ["create_failed", "the host was restarted while it was being created"];
-  if (entry.state === "ending") return [entry.reason ?? "user", entry.message ?? "its ending was finished after a restart of the host"];
-  if (entry.state === "hibernated" || entry.state === "waking") return ["runtime_crashed", "the image it slept in is gone"];
+  if (entry.state === "creating")
+    return ["create_failed", "the host was restarted while it was being created"];
+  if (entry.state === "ending")
+    return [entry.reason ?? "user", entry.message ?? "its ending was finished after a restart of the host"];
+  if (entry.state === "hibernated" || entry.state === "waking")
+    return ["runtime_crashed", "the image it slept in is gone"];
   return ["runtime_crashed", "its runtime process had ended while the host was away"];
 }
 
 /** 410: work was asked of a machine that has ended. */
 export function endedError(machine: Machine): CodedError {
   const why = machine.message === null ? "" : ` (${machine.message})`;
-  return new CodedError("sandbox_ended", `sandbox ${machine.id} has ended: ${machine.reason ?? "ending"}${why}`, { details: { reason: machine.reason } });
+  return new CodedError(
+    "sandbox_ended",
+    `sandbox ${machine.id} has ended: ${machine.reason ?? "ending"}${why}`,
+    { details: { reason: machine.reason } },
+  );
 }
 
 /** What only a living machine knows of itself. */
@@ -24,11 +31,16 @@ export interface LivingFacts {
 
 /** Wire form of a journal entry. */
 export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
-  const iso = (unixMs: number | null): string | null => (unixMs === null ? null : new Date(unixMs).toISOString());
+  const iso = (unixMs: number | null): string | null =>
+    unixMs === null ? null : new Date(unixMs).toISOString();
   const { spec } = entry;
   const lastActivityAt = living?.activity.lastAt ?? entry.lastActivityAt;
   const holds = living?.activity.holds ?? [];
-  const counts = entry.state === "running" && spec.idle_timeout_seconds !== null && spec.on_idle !== "none" && holds.length === 0;
+  const counts =
+    entry.state === "running" &&
+    spec.idle_timeout_seconds !== null &&
+    spec.on_idle !== "none" &&
+    holds.length === 0;
   return {
     id: entry.id,
     state: entry.state,
@@ -57,7 +69,10 @@ export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
     last_activity_at: new Date(lastActivityAt).toISOString(),
     idle_at: counts ? iso(lastActivityAt + (spec.idle_timeout_seconds ?? 0) * 1000) : null,
     holds: holds.map((hold) => ({ ...hold, since: new Date(hold.since).toISOString() })),
-    image: entry.image === null || entry.state !== "hibernated" ? null : { size_bytes: entry.image.sizeBytes, created_at: new Date(entry.image.createdAt).toISOString() },
+    image:
+      entry.image === null || entry.state !== "hibernated"
+        ? null
+        : { size_bytes: entry.image.sizeBytes, created_at: new Date(entry.image.createdAt).toISOString() },
     last_oom_at: iso(living?.lastOomAt ?? null),
   };
 }

@@ -1,4 +1,11 @@
-import { CodedError, type EndReason, type Machine, type MachineSnapshot, type MachineUpdate, type ResolvedMachineSpec } from "@torpor/protocol";
+import {
+  CodedError,
+  type EndReason,
+  type Machine,
+  type MachineSnapshot,
+  type MachineUpdate,
+  type ResolvedMachineSpec,
+} from "@torpor/protocol";
 import type { MachineHandle } from "../driver/driver.ts";
 import type { MachineEntry } from "../journal.ts";
 import { processIdentity } from "../process-identity.ts";
@@ -35,7 +42,10 @@ export class Machines {
   /** Hashes of templates that machines, awake or asleep, and snapshots stand on. */
   async templatesInUse(): Promise<Set<string>> {
     const snapshots = await this.snapshots();
-    return new Set([...[...this.#held.values()].map((held) => held.entry.templateHash), ...snapshots.map((snapshot) => snapshot.template_hash)]);
+    return new Set([
+      ...[...this.#held.values()].map((held) => held.entry.templateHash),
+      ...snapshots.map((snapshot) => snapshot.template_hash),
+    ]);
   }
 
   /**
@@ -45,7 +55,8 @@ export class Machines {
    */
   async create(id: string, spec: ResolvedMachineSpec): Promise<{ machine: Machine; created: boolean }> {
     const { capacity, headroom, driver, clock, journal } = this.#parts;
-    if (this.#closed) throw new CodedError("host_unavailable", `machine ${id} was not made: this host is being taken down`);
+    if (this.#closed)
+      throw new CodedError("host_unavailable", `machine ${id} was not made: this host is being taken down`);
     const existing = this.#held.get(id);
     if (existing?.phase.name === "creating") return { machine: await existing.phase.done, created: false };
     const known = this.get(id);
@@ -91,7 +102,12 @@ export class Machines {
   }
 
   /** A running machine's way in. @throws CodedError `sandbox_not_found`, `wrong_state`, or 410 `sandbox_ended` with the reason. */
-  reach(id: string): { entry: Readonly<MachineEntry>; guest: GuestClient; handle: MachineHandle; activity: Activity } {
+  reach(id: string): {
+    entry: Readonly<MachineEntry>;
+    guest: GuestClient;
+    handle: MachineHandle;
+    activity: Activity;
+  } {
     const held = this.#require(id);
     const { guest, handle } = held.requireRunning();
     return { entry: held.entry, guest, handle, activity: held.activity };
@@ -168,7 +184,8 @@ export class Machines {
   async adopt(): Promise<{ adopted: number; ended: number }> {
     const entries = this.#parts.journal.living();
     const standing = new Map(entries.map((entry) => [entry, this.#processOf(entry)]));
-    for (const [entry, handle] of standing) if (handle !== undefined) this.#parts.slots.claim(entry.slot ?? 0);
+    for (const [entry, handle] of standing)
+      if (handle !== undefined) this.#parts.slots.claim(entry.slot ?? 0);
     const outcomes = await Promise.all(entries.map((entry) => this.#adoptOne(entry, standing.get(entry))));
     const adopted = outcomes.filter(Boolean).length;
     return { adopted, ended: outcomes.length - adopted };
@@ -209,7 +226,9 @@ export class Machines {
   async sweepImages(): Promise<number> {
     const { images, log } = this.#parts;
     const slept = new Set([...this.#held.values()].map((held) => held.entry.image?.id));
-    const found = await images.list((id, error) => log.error({ op: "image.list", image: id, err: error }, "left as it is"));
+    const found = await images.list((id, error) =>
+      log.error({ op: "image.list", image: id, err: error }, "left as it is"),
+    );
     const orphans = found.filter((manifest) => manifest.kind === "hibernation" && !slept.has(manifest.id));
     for (const orphan of orphans) await images.remove(orphan.id);
     return orphans.length;

@@ -14,7 +14,13 @@ export interface Live {
 export type Phase =
   | { name: "creating"; abort: AbortController; done: Promise<Machine> }
   | { name: "running" | "paused"; live: Live }
-  | { name: "moving"; to: "hibernated" | "running" | "snapshot"; live: Live | undefined; abort: AbortController; done: Promise<unknown> }
+  | {
+      name: "moving";
+      to: "hibernated" | "running" | "snapshot";
+      live: Live | undefined;
+      abort: AbortController;
+      done: Promise<unknown>;
+    }
   | { name: "hibernated" }
   | { name: "ending"; done: Promise<Machine> }
   /** Its end failed, e.g. since a process outlived KILL; the watch tries again. */

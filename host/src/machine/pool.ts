@@ -97,7 +97,9 @@ export class Pool {
         const late = standard ? this.#takeReady() : undefined;
         if (late !== undefined) return late;
         const shell = standard ? this.#takeShell() : undefined;
-        return shell === undefined ? await this.#fromNothing(diskMib, "cold", signal) : await this.#fill(shell, "shell", signal);
+        return shell === undefined
+          ? await this.#fromNothing(diskMib, "cold", signal)
+          : await this.#fill(shell, "shell", signal);
       });
     } finally {
       this.#acquiring -= 1;
@@ -159,14 +161,19 @@ export class Pool {
 
   #discard(handle: MachineHandle, guest?: GuestClient): void {
     guest?.close();
-    this.#options.log.warn({ op: "pool.discard", slot: handle.place.slot }, "a waiting machine has died; another takes its place");
+    this.#options.log.warn(
+      { op: "pool.discard", slot: handle.place.slot },
+      "a waiting machine has died; another takes its place",
+    );
     this.#clear(handle.place.slot);
   }
 
   /** Clears a slot in the background. One that cannot be is left to the sweep at the next start. */
   #clear(slot: number): void {
     const { slots, log } = this.#options;
-    const clearing = slots.clear(slot).catch((error: unknown) => log.error({ op: "pool.clear", slot, err: error }));
+    const clearing = slots
+      .clear(slot)
+      .catch((error: unknown) => log.error({ op: "pool.clear", slot, err: error }));
     this.#clearing.add(clearing);
     void clearing.then(() => this.#clearing.delete(clearing));
   }
@@ -183,7 +190,11 @@ export class Pool {
   }
 
   /** Restores the golden snapshot into an empty process and waits for the guest's first answer. */
-  async #fill(handle: MachineHandle, source: PristineMachine["source"], signal: AbortSignal): Promise<PristineMachine> {
+  async #fill(
+    handle: MachineHandle,
+    source: PristineMachine["source"],
+    signal: AbortSignal,
+  ): Promise<PristineMachine> {
     const { driver, slots, template } = this.#options;
     const guest = new GuestClient(handle.place.address);
     try {
@@ -201,7 +212,11 @@ export class Pool {
     }
   }
 
-  async #fromNothing(diskMib: number, source: PristineMachine["source"], signal: AbortSignal): Promise<PristineMachine> {
+  async #fromNothing(
+    diskMib: number,
+    source: PristineMachine["source"],
+    signal: AbortSignal,
+  ): Promise<PristineMachine> {
     return this.#fill(await this.#prepare(diskMib, signal), source, signal);
   }
 
@@ -238,7 +253,9 @@ export class Pool {
             return;
           }
           const shell = this.#takeShell();
-          const member = await (shell === undefined ? this.#fromNothing(diskMib, "pool", signal) : this.#fill(shell, "pool", signal));
+          const member = await (shell === undefined
+            ? this.#fromNothing(diskMib, "pool", signal)
+            : this.#fill(shell, "pool", signal));
           try {
             await driver.pause(member.handle);
             this.#ready.push(member);
@@ -251,7 +268,12 @@ export class Pool {
       } catch (error) {
         if (signal.aborted) return;
         this.#failures += 1;
-        log.error({ op: "pool.refill", template: this.#options.template.name, failures: this.#failures, err: error });
+        log.error({
+          op: "pool.refill",
+          template: this.#options.template.name,
+          failures: this.#failures,
+          err: error,
+        });
         await this.#sleep(Math.min(RETRY_MS * 2 ** this.#failures, 60_000));
       }
     }

@@ -44,7 +44,12 @@ export class Sleep {
    *
    * @throws what failed; no image stays then
    */
-  async write(entry: MachineEntry, machine: { handle: MachineHandle; guest: GuestClient }, image: { id: string; kind: ImageManifest["kind"]; name: string | null }, signal: AbortSignal): Promise<ImageManifest> {
+  async write(
+    entry: MachineEntry,
+    machine: { handle: MachineHandle; guest: GuestClient },
+    image: { id: string; kind: ImageManifest["kind"]; name: string | null },
+    signal: AbortSignal,
+  ): Promise<ImageManifest> {
     const { driver, images, headroom } = this.#options;
     const { spec } = entry;
     // Memory in use bounds the image from above, but for what was written to disk inside: checked again by the file system.
@@ -95,7 +100,8 @@ export class Sleep {
       guest = new GuestClient(handle.place.address);
       await driver.restore(handle, images.dataDir(manifest.id), signal);
       const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
-      if (!locked) throw new CodedError("internal", `the machine restored from image ${manifest.id} is not locked`);
+      if (!locked)
+        throw new CodedError("internal", `the machine restored from image ${manifest.id} is not locked`);
       await verified;
       return { handle, guest };
     } catch (error) {
@@ -112,7 +118,11 @@ export class Sleep {
     const made = `${manifest.driver} ${manifest.driver_version} (${manifest.acceleration})`;
     const has = `${name} ${version} (${acceleration})`;
     if (made !== has) {
-      throw new CodedError("image_incompatible", `image ${manifest.id} was made by ${made} and this host runs ${has}; a snapshot restores only under the build that made it. Install that build, or make the sandbox anew`, { details: { made_by: made, host_has: has } });
+      throw new CodedError(
+        "image_incompatible",
+        `image ${manifest.id} was made by ${made} and this host runs ${has}; a snapshot restores only under the build that made it. Install that build, or make the sandbox anew`,
+        { details: { made_by: made, host_has: has } },
+      );
     }
   }
 }

@@ -72,7 +72,8 @@ export class Slots {
     const { router, cgroups, directory } = this.#options;
     await mkdir(directory, { recursive: true, mode: 0o700 });
     const found = await router.slotsInPlace();
-    for (const name of [...cgroups.children(), ...(await readdir(directory))]) if (/^\d+$/.test(name)) found.add(Number(name));
+    for (const name of [...cgroups.children(), ...(await readdir(directory))])
+      if (/^\d+$/.test(name)) found.add(Number(name));
     const orphans = [...found].filter((slot) => !this.#taken.has(slot)).toSorted((a, b) => a - b);
     for (const slot of orphans) await this.clear(slot);
     return orphans;
@@ -92,6 +93,9 @@ export class Slots {
         return slot;
       }
     }
-    throw new CodedError("capacity_exhausted", `all ${MAX_SLOT} machine slots of this host are taken; destroy sandboxes or add a host`);
+    throw new CodedError(
+      "capacity_exhausted",
+      `all ${MAX_SLOT} machine slots of this host are taken; destroy sandboxes or add a host`,
+    );
   }
 }

@@ -3,8 +3,40 @@ import type { ImageManifest, ImageStore } from "../image/image-store.ts";
 
 /** Wire form of a snapshot's manifest, without its secrets. */
 export function toSnapshot(manifest: ImageManifest): MachineSnapshot {
-  const { id, name, machine_id, tenant, generation, template, template_hash, driver, driver_version, cpu, memory_mb, disk_mb, network, size_bytes, created_at } = manifest;
-  return { id, name, machine_id, tenant, generation, template, template_hash, driver, driver_version, cpu, memory_mb, disk_mb, network, size_bytes, created_at };
+  const {
+    id,
+    name,
+    machine_id,
+    tenant,
+    generation,
+    template,
+    template_hash,
+    driver,
+    driver_version,
+    cpu,
+    memory_mb,
+    disk_mb,
+    network,
+    size_bytes,
+    created_at,
+  } = manifest;
+  return {
+    id,
+    name,
+    machine_id,
+    tenant,
+    generation,
+    template,
+    template_hash,
+    driver,
+    driver_version,
+    cpu,
+    memory_mb,
+    disk_mb,
+    network,
+    size_bytes,
+    created_at,
+  };
 }
 
 export function snapshotNotFound(id: string): CodedError {

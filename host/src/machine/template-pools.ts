@@ -48,14 +48,23 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
   /** Opens a pool for every template that has a golden snapshot of this driver; others wait for their first build. */
   async start(): Promise<void> {
     const { store, driver, log } = this.#options;
-    const templates = await store.list((hash, error) => log.error({ op: "template.list", template: hash, err: error }));
+    const templates = await store.list((hash, error) =>
+      log.error({ op: "template.list", template: hash, err: error }),
+    );
     for (const template of templates) {
       if ((await findGolden(template.goldenDir(goldenName(driver)), driver)) === undefined) continue;
-      for (const name of template.names) this.#pool(name).catch((error: unknown) => log.error({ op: "pool.open", template: name, err: error }));
+      for (const name of template.names)
+        this.#pool(name).catch((error: unknown) =>
+          log.error({ op: "pool.open", template: name, err: error }),
+        );
     }
   }
 
-  async acquire(name: string, diskMib: number, signal: AbortSignal): Promise<PristineMachine & { template: StoredTemplate }> {
+  async acquire(
+    name: string,
+    diskMib: number,
+    signal: AbortSignal,
+  ): Promise<PristineMachine & { template: StoredTemplate }> {
     const { template, pool } = await this.#pool(name);
     return { ...(await pool.acquire(diskMib, signal)), template };
   }
@@ -69,7 +78,11 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
     }
     const template = await store.find(templateHash);
     if (template === undefined) {
-      throw new CodedError("image_incompatible", `the template it stands on (${templateHash.slice(0, 16)}) is not on this host any more; build it again`, { details: { template_hash: templateHash } });
+      throw new CodedError(
+        "image_incompatible",
+        `the template it stands on (${templateHash.slice(0, 16)}) is not on this host any more; build it again`,
+        { details: { template_hash: templateHash } },
+      );
     }
     return restoreGate.run(async () => {
       const place = await slots.make(diskMib, "internet");
@@ -98,22 +111,51 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
   }
 
   async #openPool(name: string): Promise<OpenPool> {
-    const { store, driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate, preparation } = this.#options;
+    const {
+      store,
+      driver,
+      slots,
+      clock,
+      log,
+      readyTarget,
+      shellTarget,
+      diskMib,
+      limits,
+      restoreGate,
+      preparation,
+    } = this.#options;
     const template = await store.resolve(name);
     const golden = await findGolden(template.goldenDir(goldenName(driver)), driver);
     if (golden === undefined) {
-      throw new CodedError("template_not_ready", `template ${name} has no golden snapshot made by ${driver.info.name} ${driver.info.version}; run \`torpor template build ${name}\``, { details: { template: name } });
+      throw new CodedError(
+        "template_not_ready",
+        `template ${name} has no golden snapshot made by ${driver.info.name} ${driver.info.version}; run \`torpor template build ${name}\``,
+        { details: { template: name } },
+      );
     }
     const pool = new Pool({
       template: { name, rootfsDir: template.rootfsDir, golden },
-      driver, slots, clock, log, readyTarget, shellTarget, diskMib, limits, restoreGate, preparation,
+      driver,
+      slots,
+      clock,
+      log,
+      readyTarget,
+      shellTarget,
+      diskMib,
+      limits,
+      restoreGate,
+      preparation,
     });
     pool.start();
     return { template, pool };
   }
 
   /** Builds a template and bakes its golden snapshot, telling how far it is. What exists already is not made again. */
-  async build(name: string, report: (event: TemplateBuildEvent) => void, signal?: AbortSignal): Promise<{ template: Template; cached: boolean }> {
+  async build(
+    name: string,
+    report: (event: TemplateBuildEvent) => void,
+    signal?: AbortSignal,
+  ): Promise<{ template: Template; cached: boolean }> {
     const { driver, guestBinaryPath, cacheDir, recipeDirs, store, mirror } = this.#options;
     const recipe = await loadRecipe(name, recipeDirs);
     const built = await buildTemplate({
@@ -137,7 +179,16 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
     const { driver, slots, limits, diskMib } = this.#options;
     const goldenDir = template.goldenDir(goldenName(driver));
     if ((await findGolden(goldenDir, driver)) !== undefined) return false;
-    await bakeGolden({ rootfsDir: template.rootfsDir, settings: template.manifest, goldenDir, driver, slots, limits, diskMib, signal });
+    await bakeGolden({
+      rootfsDir: template.rootfsDir,
+      settings: template.manifest,
+      goldenDir,
+      driver,
+      slots,
+      limits,
+      diskMib,
+      signal,
+    });
     return true;
   }
 
@@ -152,9 +203,13 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
 
   async list(): Promise<Template[]> {
     const { store, log } = this.#options;
-    const templates = await store.list((hash, error) => log.error({ op: "template.list", template: hash, err: error }));
+    const templates = await store.list((hash, error) =>
+      log.error({ op: "template.list", template: hash, err: error }),
+    );
     // A build that no name leads to is kept for the machines that stand on it, not offered.
-    return Promise.all(templates.filter((template) => template.names.length > 0).map((template) => this.#describe(template)));
+    return Promise.all(
+      templates.filter((template) => template.names.length > 0).map((template) => this.#describe(template)),
+    );
   }
 
   /** @throws CodedError `template_not_found`, or `conflict` when a machine stands on it */

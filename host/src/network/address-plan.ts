@@ -41,7 +41,8 @@ function dotted(value: number): string {
 
 /** The addresses of block `index`. Slots count from 1; the last two addresses are the link to the router. */
 export function addressBlock(index: number): AddressBlock {
-  if (!Number.isInteger(index) || index < 0 || index >= BLOCK_COUNT) throw new RangeError(`no address block ${index}`);
+  if (!Number.isInteger(index) || index < 0 || index >= BLOCK_COUNT)
+    throw new RangeError(`no address block ${index}`);
   const start = BASE + index * 4096;
   return {
     index,

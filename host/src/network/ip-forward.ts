@@ -16,7 +16,10 @@ export async function turnForwardingOn(): Promise<void> {
 
 /** Puts the setting back as it was found, if it was Torpor that changed it. For the last instance to call. */
 export async function turnForwardingBack(): Promise<void> {
-  const ours = await access(MARK).then(() => true, () => false);
+  const ours = await access(MARK).then(
+    () => true,
+    () => false,
+  );
   if (!ours) return;
   await writeFile(SETTING, "0");
   await rm(MARK, { force: true });

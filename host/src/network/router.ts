@@ -89,17 +89,34 @@ export class Router {
   async #isWhole(): Promise<boolean> {
     if (!(await listNetns()).includes(this.#instance.routerNetns)) return false;
     const { stdout } = await run(["ip", "-json", "-4", "route", "show", this.#block.cidr]);
-    return stdout.trim() !== "" && (JSON.parse(stdout) as { dev?: string }[]).some(({ dev }) => dev === this.#instance.uplink);
+    return (
+      stdout.trim() !== "" &&
+      (JSON.parse(stdout) as { dev?: string }[]).some(({ dev }) => dev === this.#instance.uplink)
+    );
   }
 
   async #build(): Promise<void> {
     const { routerNetns, uplink } = this.#instance;
     const { hostAddress, routerAddress, cidr } = this.#block;
-    await ipBatch(undefined, [`netns add ${routerNetns}`, `link add ${uplink} type veth peer name up0 netns ${routerNetns}`]);
-    await run(["ip", "netns", "exec", routerNetns, "sysctl", "-qw",
-      "net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0",
-      "net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.default.send_redirects=0",
-      "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"]);
+    await ipBatch(undefined, [
+      `netns add ${routerNetns}`,
+      `link add ${uplink} type veth peer name up0 netns ${routerNetns}`,
+    ]);
+    await run([
+      "ip",
+      "netns",
+      "exec",
+      routerNetns,
+      "sysctl",
+      "-qw",
+      "net.ipv4.ip_forward=1",
+      "net.ipv4.conf.all.rp_filter=0",
+      "net.ipv4.conf.default.rp_filter=0",
+      "net.ipv4.conf.all.send_redirects=0",
+      "net.ipv4.conf.default.send_redirects=0",
+      "net.ipv6.conf.all.disable_ipv6=1",
+      "net.ipv6.conf.default.disable_ipv6=1",
+    ]);
     await ipBatch(routerNetns, [
       "link set lo up",
       `addr add ${routerAddress} peer ${hostAddress} dev up0`,
@@ -116,10 +133,18 @@ export class Router {
   async #loadRules(resolvers: readonly string[], egress: ReadonlyMap<number, Egress>): Promise<void> {
     const { nftTable, uplink, routerNetns } = this.#instance;
     // All slots there can be, once: neither making nor removing one then changes a rule.
-    const sources = Array.from({ length: MAX_SLOT }, (_, index) => `s${index + 1} : ${this.#block.slotAddress(index + 1)}`).join(", ");
-    const offline = [...egress].filter(([, policy]) => policy === "none").map(([slot]) => `s${slot}`).join(", ");
+    const sources = Array.from(
+      { length: MAX_SLOT },
+      (_, index) => `s${index + 1} : ${this.#block.slotAddress(index + 1)}`,
+    ).join(", ");
+    const offline = [...egress]
+      .filter(([, policy]) => policy === "none")
+      .map(([slot]) => `s${slot}`)
+      .join(", ");
     const elements = (list: string): string => (list === "" ? "" : `elements = { ${list} }`);
-    await nft(routerNetns, `
+    await nft(
+      routerNetns,
+      `
 table ip torpor {}
 delete table ip torpor
 table ip torpor {
@@ -161,11 +186,14 @@ table ip6 torpor {
   chain forward { type filter hook forward priority 0; policy drop; }
   chain input { type filter hook input priority 0; policy drop; }
 }
-`);
+`,
+    );
     for (const [slot, policy] of egress) if (policy === "none") this.#offline.add(slot);
     // The host's own services are refused whatever address they listen on; only answers to the host's own
     // connections come in. Nothing from outside starts a connection to a sandbox.
-    await nft(undefined, `
+    await nft(
+      undefined,
+      `
 table inet ${nftTable} {}
 delete table inet ${nftTable}
 table inet ${nftTable} {
@@ -184,7 +212,8 @@ table inet ${nftTable} {
     ip saddr ${this.#block.cidr} oifname != "${uplink}" masquerade
   }
 }
-`);
+`,
+    );
   }
 
   /** Makes the namespace and the link of a slot. On an error nothing of it stays. */
@@ -224,7 +253,10 @@ table inet ${nftTable} {
   async setEgress(slot: number, egress: Egress): Promise<void> {
     // Adding what is there is no error; deleting what is not is one, so it is added first, in the same transaction.
     const element = `element ip torpor offline { s${slot} }`;
-    await nft(this.#instance.routerNetns, egress === "none" ? `add ${element}` : `add ${element}\ndelete ${element}`);
+    await nft(
+      this.#instance.routerNetns,
+      egress === "none" ? `add ${element}` : `add ${element}\ndelete ${element}`,
+    );
     if (egress === "none") this.#offline.add(slot);
     else this.#offline.delete(slot);
   }
@@ -263,13 +295,20 @@ table inet ${nftTable} {
 async function removeRouter(instance: Instance): Promise<void> {
   const names = await listNetns();
   const mine = names.filter((name) => instance.slotNetnsPattern.test(name) || name === instance.routerNetns);
-  if (await linkExists(instance.uplink)) await ipBatch(undefined, [`link del ${instance.uplink}`], { force: true });
-  await ipBatch(undefined, mine.map((name) => `netns del ${name}`), { force: true });
+  if (await linkExists(instance.uplink))
+    await ipBatch(undefined, [`link del ${instance.uplink}`], { force: true });
+  await ipBatch(
+    undefined,
+    mine.map((name) => `netns del ${name}`),
+    { force: true },
+  );
   await nft(undefined, `table inet ${instance.nftTable} {}\ndelete table inet ${instance.nftTable}`);
 }
 
 async function otherInstanceUp(instance: Instance): Promise<boolean> {
-  return (await listNetns()).some((name) => /^torpor-[0-9a-f]{6}$/.test(name) && name !== instance.routerNetns);
+  return (await listNetns()).some(
+    (name) => /^torpor-[0-9a-f]{6}$/.test(name) && name !== instance.routerNetns,
+  );
 }
 
 /** Picks a /20 that no route of the host covers, so that several instances and foreign networks stay apart. */
@@ -281,7 +320,10 @@ async function freeBlock(): Promise<AddressBlock> {
   );
   const picked = free[Math.floor(Math.random() * free.length)];
   if (picked === undefined) {
-    throw new CodedError("capacity_exhausted", `all ${BLOCK_COUNT} address blocks of 198.18.0.0/15 are routed already; stop another instance first`);
+    throw new CodedError(
+      "capacity_exhausted",
+      `all ${BLOCK_COUNT} address blocks of 198.18.0.0/15 are routed already; stop another instance first`,
+    );
   }
   return picked;
 }
@@ -298,7 +340,11 @@ async function linkExists(name: string): Promise<boolean> {
 }
 
 /** Runs several `ip` commands in one process. With `force` the rest runs after one fails, and failures are ignored. */
-async function ipBatch(netns: string | undefined, lines: readonly string[], options: { force?: boolean } = {}): Promise<void> {
+async function ipBatch(
+  netns: string | undefined,
+  lines: readonly string[],
+  options: { force?: boolean } = {},
+): Promise<void> {
   if (lines.length === 0) return;
   const where = netns === undefined ? [] : ["-n", netns];
   const argv: [string, ...string[]] = ["ip", ...where, ...(options.force ? ["-force"] : []), "-batch", "-"];

@@ -1,7 +1,14 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupUsage } from "../../src/cgroup.ts";
-import type { Driver, DriverInfo, MachineHandle, MachineLimits, MachinePlace, MachineRoot } from "../../src/driver/driver.ts";
+import type {
+  Driver,
+  DriverInfo,
+  MachineHandle,
+  MachineLimits,
+  MachinePlace,
+  MachineRoot,
+} from "../../src/driver/driver.ts";
 import { FakeGuest, type InitBehaviour } from "./fake-guest.ts";
 
 export interface FakeMachine {
@@ -67,17 +74,33 @@ export class FakeDriver implements Driver {
     return handle;
   }
 
-  async prepare(_root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle> {
+  async prepare(
+    _root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    signal?: AbortSignal,
+  ): Promise<MachineHandle> {
     await this.#step("prepare", signal);
     const handle = { place, process: { pid: this.#nextPid++, startTime: place.slot } };
-    this.machines.set(place.slot, { handle, guest: undefined, paused: false, alive: true, limits, oomKills: 0 });
+    this.machines.set(place.slot, {
+      handle,
+      guest: undefined,
+      paused: false,
+      alive: true,
+      limits,
+      oomKills: 0,
+    });
     return handle;
   }
 
   async restore({ place }: MachineHandle, _imageDir: string, signal?: AbortSignal): Promise<void> {
     await this.#step("restore", signal);
     this.restored.push(place.slot);
-    this.machine(place.slot).guest = await FakeGuest.listen(place.address, () => this.initBehaviour, !this.restoresUnlocked);
+    this.machine(place.slot).guest = await FakeGuest.listen(
+      place.address,
+      () => this.initBehaviour,
+      !this.restoresUnlocked,
+    );
   }
 
   async pause({ place }: MachineHandle): Promise<void> {
@@ -114,7 +137,12 @@ export class FakeDriver implements Driver {
   }
 
   stats({ place }: MachineHandle): CgroupUsage {
-    return { cpuMs: 0, memoryBytes: 0, memoryPeakBytes: 0, oomKills: this.machines.get(place.slot)?.oomKills ?? 0 };
+    return {
+      cpuMs: 0,
+      memoryBytes: 0,
+      memoryPeakBytes: 0,
+      oomKills: this.machines.get(place.slot)?.oomKills ?? 0,
+    };
   }
 
   async #step(step: DriverStep, signal?: AbortSignal): Promise<void> {

@@ -2,7 +2,13 @@ import { createServer, type IncomingMessage, type Server } from "node:http";
 import { GUEST_PORT } from "@torpor/protocol";
 
 /** How the agent takes `init`. */
-export type InitBehaviour = "attests" | "attests another generation" | "attests incompletely" | "refuses" | "answers nonsense" | "hangs";
+export type InitBehaviour =
+  | "attests"
+  | "attests another generation"
+  | "attests incompletely"
+  | "refuses"
+  | "answers nonsense"
+  | "hangs";
 
 /** The guest agent's side of the host's protocol, on the real port of a loopback address of its own. */
 export class FakeGuest {
@@ -18,7 +24,9 @@ export class FakeGuest {
       void bodyOf(incoming).then((body) => {
         const { status, json } = this.#answer(incoming.url ?? "", body) ?? {};
         if (status === undefined) return; // hangs
-        outgoing.writeHead(status, this.locked ? { "x-torpor-locked": "1" } : {}).end(json === undefined ? "" : JSON.stringify(json));
+        outgoing
+          .writeHead(status, this.locked ? { "x-torpor-locked": "1" } : {})
+          .end(json === undefined ? "" : JSON.stringify(json));
       });
     });
   }

@@ -47,9 +47,17 @@ export class MachineBench {
       acquire: async (_template, diskMib, signal) => {
         const place = await this.slots.make(diskMib, "internet");
         try {
-          const handle = await this.driver.prepare({ rootfsDir: "" }, place, { cpu: 1, memoryMib: 1 }, signal);
+          const handle = await this.driver.prepare(
+            { rootfsDir: "" },
+            place,
+            { cpu: 1, memoryMib: 1 },
+            signal,
+          );
           await this.driver.restore(handle, "", signal);
-          const template = { hash: "aa", manifest: { env: { PATH: "/bin", FROM: "template" }, user: "user", workdir: "/workspace" } };
+          const template = {
+            hash: "aa",
+            manifest: { env: { PATH: "/bin", FROM: "template" }, user: "user", workdir: "/workspace" },
+          };
           return { handle, guest: new GuestClient(place.address), prepared: false, source: "cold", template };
         } catch (error) {
           await this.slots.clear(place.slot);
@@ -89,12 +97,18 @@ export class MachineBench {
     } catch {
       // none was ever made
     }
-    return { machines: [...this.driver.machines.keys()], networks: [...this.router.slots.keys()], directories };
+    return {
+      machines: [...this.driver.machines.keys()],
+      networks: [...this.router.slots.keys()],
+      directories,
+    };
   }
 
   /** Types of the events so far, oldest first. */
   get events(): string[] {
-    return this.journal.eventsAfter(0).map(({ type, machine }) => (type === "ended" ? `ended: ${machine.reason}` : type));
+    return this.journal
+      .eventsAfter(0)
+      .map(({ type, machine }) => (type === "ended" ? `ended: ${machine.reason}` : type));
   }
 
   async close(): Promise<void> {

@@ -42,13 +42,23 @@ export interface BundleOptions {
 }
 
 /** Writes the OCI bundle (config.json) of a machine. The same for every machine of a template but for the netns. */
-export async function writeBundle({ directory, rootfsDir, netns, args = GUEST_COMMAND }: BundleOptions): Promise<void> {
+export async function writeBundle({
+  directory,
+  rootfsDir,
+  netns,
+  args = GUEST_COMMAND,
+}: BundleOptions): Promise<void> {
   const config = {
     ociVersion: "1.0.2",
     process: {
       user: { uid: 0, gid: 0 },
       args,
-      env: ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "TZ=UTC", "HOME=/root"],
+      env: [
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LANG=C.UTF-8",
+        "TZ=UTC",
+        "HOME=/root",
+      ],
       cwd: "/",
       capabilities: {
         bounding: CAPABILITIES,
@@ -64,9 +74,19 @@ export async function writeBundle({ directory, rootfsDir, netns, args = GUEST_CO
       { destination: "/proc", type: "proc", source: "proc" },
       { destination: "/dev", type: "tmpfs", source: "tmpfs" },
       // Bounded: a tmpfs is memory, and filling an unbounded one ends the machine instead of the writer.
-      { destination: "/dev/shm", type: "tmpfs", source: "shm", options: ["nosuid", "nodev", "mode=1777", "size=256m"] },
+      {
+        destination: "/dev/shm",
+        type: "tmpfs",
+        source: "shm",
+        options: ["nosuid", "nodev", "mode=1777", "size=256m"],
+      },
       { destination: "/sys", type: "sysfs", source: "sysfs", options: ["nosuid", "noexec", "nodev", "ro"] },
-      { destination: "/sys/fs/cgroup", type: "cgroup", source: "cgroup", options: ["nosuid", "noexec", "nodev"] },
+      {
+        destination: "/sys/fs/cgroup",
+        type: "cgroup",
+        source: "cgroup",
+        options: ["nosuid", "noexec", "nodev"],
+      },
     ],
     linux: {
       namespaces: [

@@ -45,8 +45,21 @@ export class DiskImages {
     try {
       await run(["truncate", "-s", `${diskMib}M`, unfinished]);
       // No journal: the image does not outlive its machine. No reserve: the size asked for is the size given.
-      await run(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal,^resize_inode", "-m", "0", "-i", "1048576",
-        "-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", unfinished]);
+      await run([
+        "mke2fs",
+        "-q",
+        "-t",
+        "ext4",
+        "-O",
+        "^has_journal,^resize_inode",
+        "-m",
+        "0",
+        "-i",
+        "1048576",
+        "-E",
+        "lazy_itable_init=1,nodiscard,root_owner=0:0",
+        unfinished,
+      ]);
       await rename(unfinished, path);
     } finally {
       await rm(unfinished, { force: true });

@@ -6,7 +6,14 @@ import { ProcessError, run } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 import type { CgroupTree, CgroupUsage } from "../../cgroup.ts";
 import { isAlive, processIdentity } from "../../process-identity.ts";
-import type { Driver, DriverInfo, MachineHandle, MachineLimits, MachinePlace, MachineRoot } from "../driver.ts";
+import type {
+  Driver,
+  DriverInfo,
+  MachineHandle,
+  MachineLimits,
+  MachinePlace,
+  MachineRoot,
+} from "../driver.ts";
 import { writeBundle } from "./bundle.ts";
 import { DiskImages } from "./disk-image.ts";
 import { type Platform, type RunscBuild } from "./runsc.ts";
@@ -41,15 +48,31 @@ export class GvisorDriver implements Driver {
     this.info = { name: "gvisor", version: options.runsc.version, acceleration: options.platform };
   }
 
-  async boot(root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle> {
+  async boot(
+    root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    signal?: AbortSignal,
+  ): Promise<MachineHandle> {
     return this.#start("run", root, place, limits, signal);
   }
 
-  async prepare(root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal?: AbortSignal): Promise<MachineHandle> {
+  async prepare(
+    root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    signal?: AbortSignal,
+  ): Promise<MachineHandle> {
     return this.#start("create", root, place, limits, signal);
   }
 
-  async #start(verb: "run" | "create", root: MachineRoot, place: MachinePlace, limits: MachineLimits, signal: AbortSignal | undefined): Promise<MachineHandle> {
+  async #start(
+    verb: "run" | "create",
+    root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    signal: AbortSignal | undefined,
+  ): Promise<MachineHandle> {
     const { directory } = place;
     const cgroup = this.#options.cgroups.group(String(place.slot));
     try {
@@ -68,7 +91,10 @@ export class GvisorDriver implements Driver {
         signal,
       );
       const process = processIdentity(Number(await readFile(pidFile, "utf8")));
-      if (process === undefined) throw new Error(`the sandbox process ended as soon as it had started: ${await this.#consoleTail(place)}`);
+      if (process === undefined)
+        throw new Error(
+          `the sandbox process ended as soon as it had started: ${await this.#consoleTail(place)}`,
+        );
       for (const pid of cgroup.pids()) spareRuntime(pid);
       return { place, process };
     } catch (error) {
@@ -80,8 +106,12 @@ export class GvisorDriver implements Driver {
   async restore(prepared: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
     const { place } = prepared;
     try {
-      await this.#launch(place, { disk: false, join: [] },
-        ["restore", "-detach", "-bundle", place.directory, "-image-path", imageDir, machineId(place)], signal);
+      await this.#launch(
+        place,
+        { disk: false, join: [] },
+        ["restore", "-detach", "-bundle", place.directory, "-image-path", imageDir, machineId(place)],
+        signal,
+      );
     } catch (error) {
       throw startFailure(`restore ${imageDir} into`, place, error);
     }
@@ -100,9 +130,21 @@ export class GvisorDriver implements Driver {
     try {
       await mkdir(unfinished, { recursive: true });
       // Always -leave-running: the plain form ends the sandbox even when it fails.
-      await run([this.#options.runsc.path, ...this.#flags(place), "checkpoint", "-leave-running", "-compression=none",
-        "-image-path", unfinished, machineId(place)], withSignal({ timeoutMs: 120_000 }, signal));
-      for (const name of ["checkpoint.img", "pages.img", "pages_meta.img"]) await fsyncFile(join(unfinished, name));
+      await run(
+        [
+          this.#options.runsc.path,
+          ...this.#flags(place),
+          "checkpoint",
+          "-leave-running",
+          "-compression=none",
+          "-image-path",
+          unfinished,
+          machineId(place),
+        ],
+        withSignal({ timeoutMs: 120_000 }, signal),
+      );
+      for (const name of ["checkpoint.img", "pages.img", "pages_meta.img"])
+        await fsyncFile(join(unfinished, name));
       await rename(unfinished, imageDir);
       await fsyncFile(dirname(imageDir));
     } catch (error) {
@@ -148,18 +190,39 @@ export class GvisorDriver implements Driver {
   }
 
   /** Runs one runsc command in a mount namespace of its own; standard output and error go to the machine's console. */
-  async #launch(place: MachinePlace, own: { disk: boolean; join: readonly string[] }, command: readonly string[], signal: AbortSignal | undefined): Promise<void> {
-    const disk = own.disk ? [join(place.directory, "disk.ext4"), join(place.directory, "overlay")] : ["-", "-"];
+  async #launch(
+    place: MachinePlace,
+    own: { disk: boolean; join: readonly string[] },
+    command: readonly string[],
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
+    const disk = own.disk
+      ? [join(place.directory, "disk.ext4"), join(place.directory, "overlay")]
+      : ["-", "-"];
     const consoleLog = await open(join(place.directory, "console.log"), "a", 0o600);
     try {
       await run(
-        ["unshare", "--mount", "--propagation", "private", "--", "/bin/sh", LAUNCHER_PATH,
-          this.#options.hideNetSysctls ? "hide" : "show", ...disk, ...own.join, "--",
-          this.#options.runsc.path, ...this.#flags(place), ...command],
+        [
+          "unshare",
+          "--mount",
+          "--propagation",
+          "private",
+          "--",
+          "/bin/sh",
+          LAUNCHER_PATH,
+          this.#options.hideNetSysctls ? "hide" : "show",
+          ...disk,
+          ...own.join,
+          "--",
+          this.#options.runsc.path,
+          ...this.#flags(place),
+          ...command,
+        ],
         withSignal({ timeoutMs: 60_000, outputFd: consoleLog.fd }, signal),
       );
     } catch (error) {
-      if (error instanceof ProcessError) throw new Error(`${error.message}: ${await this.#consoleTail(place)}`, { cause: error });
+      if (error instanceof ProcessError)
+        throw new Error(`${error.message}: ${await this.#consoleTail(place)}`, { cause: error });
       throw error;
     } finally {
       await consoleLog.close();
@@ -187,7 +250,8 @@ export async function netSysctlsMustHide(netns: string): Promise<boolean> {
  */
 function spareRuntime(pid: number): void {
   try {
-    if (readFileSync(`/proc/${pid}/cmdline`, "utf8").startsWith("runsc-")) writeFileSync(`/proc/${pid}/oom_score_adj`, "0");
+    if (readFileSync(`/proc/${pid}/cmdline`, "utf8").startsWith("runsc-"))
+      writeFileSync(`/proc/${pid}/oom_score_adj`, "0");
   } catch (error) {
     if (!["ENOENT", "ESRCH"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
   }
@@ -197,13 +261,18 @@ function machineId(place: MachinePlace): string {
   return `m${place.slot}`;
 }
 
-function withSignal<T extends object>(options: T, signal: AbortSignal | undefined): T & { signal?: AbortSignal } {
+function withSignal<T extends object>(
+  options: T,
+  signal: AbortSignal | undefined,
+): T & { signal?: AbortSignal } {
   return signal === undefined ? options : { ...options, signal };
 }
 
 function startFailure(verb: string, place: MachinePlace, cause: unknown): CodedError {
   const why = cause instanceof Error ? cause.message : String(cause);
-  return new CodedError("internal", `could not ${verb} the gVisor machine in slot ${place.slot}: ${why}`, { cause });
+  return new CodedError("internal", `could not ${verb} the gVisor machine in slot ${place.slot}: ${why}`, {
+    cause,
+  });
 }
 
 async function fsyncFile(path: string): Promise<void> {
@@ -214,4 +283,3 @@ async function fsyncFile(path: string): Promise<void> {
     await file.close();
   }
 }
-

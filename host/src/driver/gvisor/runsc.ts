@@ -8,7 +8,10 @@ const PACKAGED = "/usr/bin/runsc";
 
 /** Finds runsc: the path given, else the first on the PATH. @throws CodedError when there is none. */
 export function findRunsc(path: string | undefined, searchPath = process.env.PATH ?? ""): string {
-  const candidates = path === undefined ? [...searchPath.split(delimiter).map((directory) => join(directory, "runsc")), PACKAGED] : [path];
+  const candidates =
+    path === undefined
+      ? [...searchPath.split(delimiter).map((directory) => join(directory, "runsc")), PACKAGED]
+      : [path];
   for (const candidate of candidates) {
     try {
       accessSync(candidate, constants.X_OK);
@@ -46,7 +49,10 @@ export async function inspectRunsc(path: string): Promise<RunscBuild> {
   );
   for (const flag of ["net-disconnect-ok", "overlay2"]) {
     if (!flags.includes(flag)) {
-      throw new CodedError("unsupported", `runsc ${version} at ${path} has no --${flag}; release 20240401 or later is needed (bookworm-backports has one)`);
+      throw new CodedError(
+        "unsupported",
+        `runsc ${version} at ${path} has no --${flag}; release 20240401 or later is needed (bookworm-backports has one)`,
+      );
     }
   }
   return { path, version };
