@@ -102,6 +102,9 @@ function pass(
     );
     upstream.setNoDelay(true);
     upstream.on("error", (error) => {
+      process.stderr.write(
+        `DEBUG ${incoming.method} ${target.path.slice(0, 40)} ${error.message} reused=${upstream.reusedSocket} answered=${answered} destroyed=${outgoing.destroyed}\n`,
+      );
       if (answered || outgoing.destroyed) {
         outgoing.destroy();
         resolve();
