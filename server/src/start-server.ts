@@ -5,6 +5,7 @@ import { getRequestListener } from "@hono/node-server";
 import { type Clock, type Log, Scope, systemClock } from "@torpor/base";
 import { CodedError, randomText } from "@torpor/protocol";
 import { Authenticator } from "./auth/authenticator.ts";
+import { KeyedExecs } from "./guest/keyed-execs.ts";
 import { HostClient } from "./host/host-client.ts";
 import { FixedPlacement, HostLink } from "./host/placement.ts";
 import { Housekeeping } from "./housekeeping.ts";
@@ -81,6 +82,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     keyStore,
     placement,
     idempotency,
+    keyedExecs: new KeyedExecs(clock),
     activity,
     metrics,
     clock,

@@ -1,4 +1,5 @@
 import type { Clock, Log } from "@torpor/base";
+import type { KeyedExecs } from "../guest/keyed-execs.ts";
 import type { Placement } from "../host/placement.ts";
 import type { Api } from "../http/api.ts";
 import type { Idempotency } from "../http/idempotency.ts";
@@ -16,6 +17,7 @@ export interface RouteDeps {
   keyStore: KeyStore;
   placement: Placement;
   idempotency: Idempotency;
+  keyedExecs: KeyedExecs;
   activity: ActivityLog;
   metrics: Metrics;
   clock: Clock;

@@ -58,7 +58,7 @@ export interface IdempotencyTable {
   /** Refreshed by the owner while the request runs. */
   heartbeat_at: number;
   created_at: number;
-  /** What the request made or started, once known: a sandbox id, or `started` for an exec. */
+  /** What the request made or started, once known: a sandbox id. */
   progress: string | null;
   /** Null while the request runs. */
   status: number | null;
