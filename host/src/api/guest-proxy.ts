@@ -42,7 +42,9 @@ export async function proxyToGuest(
 ): Promise<void> {
   // Looking at a machine neither wakes it nor counts as use of it; nor does a silent watch on its files.
   const passive = incoming.headers["x-torpor-passive"] === "1";
-  if (!passive && !machines.isRunning(target.machineId)) await machines.awaken(target.machineId);
+  // Again if it was put to sleep in the moment after: a caller that may wake it is never told that it sleeps.
+  while (!passive && !machines.isRunning(target.machineId)) await machines.awaken(target.machineId);
+  if (outgoing.destroyed) return; // the caller has left meanwhile: nobody wants this done any more
   const { entry, guest, activity } = machines.reach(target.machineId);
   const release =
     passive || target.path.startsWith(WATCH_PATH)
@@ -102,9 +104,6 @@ function pass(
     );
     upstream.setNoDelay(true);
     upstream.on("error", (error) => {
-      process.stderr.write(
-        `DEBUG ${incoming.method} ${target.path.slice(0, 40)} ${error.message} reused=${upstream.reusedSocket} answered=${answered} destroyed=${outgoing.destroyed}\n`,
-      );
       if (answered || outgoing.destroyed) {
         outgoing.destroy();
         resolve();

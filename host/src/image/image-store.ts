@@ -157,6 +157,7 @@ export class ImageStore {
   async remove(id: string): Promise<void> {
     if (!IMAGE_ID.test(id)) return;
     const grave = join(this.#directory, `.${id}.removing`);
+    await rm(grave, { recursive: true, force: true }); // of a removal that was interrupted
     try {
       await rename(join(this.#directory, id), grave);
     } catch (error) {

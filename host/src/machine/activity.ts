@@ -20,10 +20,11 @@ export class Activity {
   #lastAt: number;
   #last = "create";
 
-  constructor(clock: Clock) {
+  /** @param lastAt Unix milliseconds of what counted before; idleness is counted from now all the same */
+  constructor(clock: Clock, lastAt = clock.now()) {
     this.#clock = clock;
     this.#lastMonotonic = clock.monotonic();
-    this.#lastAt = clock.now();
+    this.#lastAt = lastAt;
   }
 
   /** Unix milliseconds of what last counted. */

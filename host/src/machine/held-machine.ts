@@ -1,4 +1,3 @@
-import { randomBytes } from "node:crypto";
 import {
   CodedError,
   type EndReason,
@@ -14,19 +13,16 @@ import { Activity } from "./activity.ts";
 import { boundConsole } from "./console-log.ts";
 import { crashReason } from "./crash-reason.ts";
 import { checkCapacity } from "./capacity.ts";
-import { GuestClient, type GuestIdentity } from "./guest-client.ts";
+import { GuestClient } from "./guest-client.ts";
 import { type ClockedMachine, MachineClocks } from "./machine-clocks.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import { endedError, toMachine } from "./machine-record.ts";
 import { originOf } from "./origin.ts";
-import type { Live, Phase } from "./phase.ts";
+import type { Destination, Live, Phase, Standing } from "./phase.ts";
 import { newImageId } from "./sleep.ts";
 import { toSnapshot } from "./snapshots.ts";
+import { sameIncarnation, unlock } from "./unlock.ts";
 
-type Standing = Pick<Live, "handle" | "guest">;
-
-/** Processes of the user inside: a fork bomb ends here, far below what would hurt the agent. */
-export const GUEST_PIDS_LIMIT = 1024;
 /** A guest that stands answers at once; a hung one must not hold up the others. */
 const ANSWER_TIMEOUT_MS = 5000;
 /** After a sleep by the clock that failed. */
@@ -43,13 +39,13 @@ export class HeldMachine implements ClockedMachine {
   readonly #clocks: MachineClocks;
   /** Called once, when the machine is no more. */
   readonly #onGone: () => void;
-  #phase: Phase = { name: "hibernated" };
+  #phase: Phase = { name: "hibernated", uncleared: null };
 
   constructor(entry: MachineEntry, parts: MachineParts, onGone: () => void) {
     this.entry = entry;
     this.#parts = parts;
     this.#onGone = onGone;
-    this.activity = new Activity(parts.clock);
+    this.activity = new Activity(parts.clock, entry.lastActivityAt);
     this.#clocks = new MachineClocks(this, parts.clock);
   }
 
@@ -81,7 +77,7 @@ export class HeldMachine implements ClockedMachine {
     try {
       const { machine, identity } = await originOf(entry, this.#parts, abort.signal);
       made = machine;
-      await this.#unlock(machine, { ...identity, generation: entry.generation }, abort.signal);
+      await unlock(entry, machine, { ...identity, generation: entry.generation }, this.#parts, abort.signal);
       this.#settle(
         "running",
         { ...machine, oomKills: driver.stats(machine.handle).oomKills, lastOomAt: null },
@@ -130,7 +126,7 @@ export class HeldMachine implements ClockedMachine {
           err: error,
         });
         Object.assign(this.entry, { state: "ending", reason, message });
-        this.#phase = { name: "unended", live: { ...made, oomKills: 0, lastOomAt: null } };
+        this.#phase = { name: "unended", slot: made.handle.place.slot };
         this.#parts.journal.note(this.entry);
         return;
       }
@@ -138,66 +134,29 @@ export class HeldMachine implements ClockedMachine {
     this.#finish(reason, message);
   }
 
-  /** Limits, egress, identity: after this the guest serves. */
-  async #unlock(
-    { handle, guest }: Standing,
-    identity: Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation">,
-    signal: AbortSignal,
-  ): Promise<void> {
-    const { driver, router, resolvConf, clock } = this.#parts;
-    const { entry } = this;
-    const { spec, settings } = entry;
-    // A guest that hangs in init must not hold up a destroy.
-    signal.addEventListener("abort", () => guest.close(), { once: true });
-    Object.assign(entry, {
-      slot: handle.place.slot,
-      address: handle.place.address,
-      pid: handle.process.pid,
-      startTime: handle.process.startTime,
-    });
-    driver.limit(handle, { cpu: spec.cpu, memoryMib: spec.memory_mb });
-    if (spec.network === "none") await router.setEgress(handle.place.slot, "none");
-    signal.throwIfAborted();
-    const hostKey = randomBytes(24).toString("hex");
-    entry.attestation = await guest.init({
-      ...identity,
-      sandbox_id: entry.id,
-      template: spec.template,
-      hostname: entry.id,
-      env: settings.env,
-      access_token: entry.accessToken,
-      host_key: hostKey,
-      entropy_base64: randomBytes(64).toString("base64"),
-      resolv_conf: spec.network === "none" ? "" : resolvConf,
-      default_user: settings.user,
-      default_workdir: settings.workdir,
-      pids_limit: GUEST_PIDS_LIMIT,
-      ...(entry.deadlineUnixMs === null ? {} : { deadline_unix_ms: entry.deadlineUnixMs }),
-      tenant: spec.tenant,
-    });
-    signal.throwIfAborted();
-    Object.assign(entry, { hostKey, generation: identity.generation });
-    entry.startedAt ??= clock.now();
-  }
-
-  /** The identity it has, to unlock it again after a freeze. */
-  get #sameIdentity(): Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation"> {
-    return {
-      generation: this.entry.generation,
-      machine_id: this.entry.machineId,
-      previous_host_key: this.entry.hostKey,
-    };
-  }
-
-  /** Commits that the machine runs or is paused, and arms its clocks. */
+  /** Commits that the machine runs or is paused, and arms its clocks. @throws when it cannot be written; nothing is changed then */
   #settle(state: "running" | "paused", live: Live, event: HostEvent["type"]): void {
-    const { journal, feed, clock } = this.#parts;
-    this.entry.state = state;
-    this.entry.lastActivityAt = this.activity.lastAt;
-    journal.commit(this.entry);
+    const before = this.entry.state;
+    Object.assign(this.entry, { state, lastActivityAt: this.activity.lastAt });
+    try {
+      this.#parts.journal.commit(this.entry);
+    } catch (error) {
+      this.entry.state = before;
+      throw error;
+    }
     this.#phase = { name: state, live };
     this.#clocks.arm();
-    feed.add(event, this.show(), clock.now());
+    this.#tell(event);
+  }
+
+  /** What has happened has happened: an event that cannot be kept is made up for by whoever lists machines. */
+  #tell(event: HostEvent["type"]): void {
+    const { feed, clock, log } = this.#parts;
+    try {
+      feed.add(event, this.show(), clock.now());
+    } catch (error) {
+      log.error({ op: "event.write", outcome: "lost", type: event, sandboxId: this.entry.id, err: error });
+    }
   }
 
   /** @throws CodedError `wrong_state`, `guest_unavailable`, or 410 `sandbox_ended` with the reason */
@@ -224,7 +183,7 @@ export class HeldMachine implements ClockedMachine {
    * @throws CodedError as {@link HeldMachine.requireRunning}; `wrong_state` too when it sleeps and `auto_wake` is off
    */
   async awaken(): Promise<void> {
-    await this.#still();
+    while (this.#isBusy) await this.#join("running");
     const asleep = this.#phase.name === "paused" || this.#phase.name === "hibernated";
     if (asleep && this.entry.spec.auto_wake) await this.wake();
     this.requireRunning();
@@ -232,7 +191,7 @@ export class HeldMachine implements ClockedMachine {
 
   /** Changes clocks and what they do; in the journal when this returns. @throws CodedError 410 when it has ended */
   update({ deadline_unix_ms: deadline, ...changes }: MachineUpdate): Machine {
-    const { journal, feed, clock } = this.#parts;
+    const { journal } = this.#parts;
     if (this.#phase.name !== "paused" && this.#phase.name !== "hibernated" && this.#phase.name !== "moving")
       this.requireRunning();
     const before = { deadline: this.entry.deadlineUnixMs, spec: { ...this.entry.spec } };
@@ -249,67 +208,98 @@ export class HeldMachine implements ClockedMachine {
       throw error;
     }
     this.#clocks.arm();
-    const machine = this.show();
-    feed.add("deadline_changed", machine, clock.now());
-    return machine;
+    this.#tell("deadline_changed");
+    return this.show();
   }
 
-  /** Resolves when nothing is under way. */
-  async #still(): Promise<void> {
-    while (this.#phase.name === "moving" || this.#phase.name === "creating")
-      await this.#phase.done.catch(() => {});
+  /** Whether something is under way. To be asked again after each wait: another waiter may have been first. */
+  get #isBusy(): boolean {
+    return this.#phase.name === "moving" || this.#phase.name === "creating";
   }
 
-  /** Runs a transition. Whoever comes meanwhile waits for it, but for a destroy, which aborts it. */
-  async #move<T>(
-    to: "hibernated" | "running" | "snapshot",
+  /**
+   * Waits for what is under way.
+   *
+   * @returns whether it was a way to `to`, and has arrived. @throws what made a way to `to` fail; other failures are not ours
+   */
+  async #join(to: Destination): Promise<boolean> {
+    const phase = this.#phase;
+    if (phase.name === "moving" && phase.to === to) {
+      await phase.done;
+      return true;
+    }
+    if (phase.name === "moving" || phase.name === "creating") await phase.done.catch(() => {});
+    return false;
+  }
+
+  /**
+   * Runs a transition, which must set the phase it ends in, also when it fails. Whoever comes meanwhile waits for it, but
+   * for a destroy, which aborts it.
+   */
+  #move<T>(
+    to: Destination,
     live: Live | undefined,
-    act: (signal: AbortSignal) => Promise<T>,
+    act: (signal: AbortSignal) => Promise<T> | T,
   ): Promise<T> {
     this.#clocks.disarm();
     const abort = new AbortController();
-    const acting = act(abort.signal);
-    this.#phase = { name: "moving", to, live, abort, done: acting };
-    return acting;
+    // Begun a moment later: an act that fails at its first step must find the phase that it is to leave.
+    const done = Promise.resolve().then(() => act(abort.signal));
+    this.#phase = { name: "moving", to, live, abort, done };
+    return done;
   }
 
   /** Stops it in RAM. Idempotent. */
   async pause(): Promise<Machine> {
-    await this.#still();
+    while (this.#isBusy) if (await this.#join("paused")) return this.show();
     if (this.#phase.name === "paused") return this.show();
     const live = this.requireRunning();
-    await this.#parts.driver.pause(live.handle);
-    this.#settle("paused", live, "paused");
+    await this.#move("paused", live, () => this.#pause(live));
     return this.show();
+  }
+
+  async #pause(live: Live): Promise<void> {
+    const { driver } = this.#parts;
+    try {
+      await driver.pause(live.handle);
+      this.#settle("paused", live, "paused");
+    } catch (error) {
+      driver.resume(live.handle);
+      this.#phase = { name: "running", live };
+      this.#clocks.arm();
+      throw error;
+    }
   }
 
   /** Lets it go on. Idempotent. */
   async resume(): Promise<Machine> {
-    await this.#still();
-    if (this.#phase.name === "paused") {
-      this.#parts.driver.resume(this.#phase.live.handle);
-      this.activity.touch("resume");
-      this.#settle("running", this.#phase.live, "resumed");
-    }
+    while (this.#isBusy) await this.#join("running");
+    if (this.#phase.name === "paused") this.#resume(this.#phase.live);
     this.requireRunning();
     return this.show();
   }
 
+  #resume(live: Live): void {
+    this.#parts.driver.resume(live.handle);
+    this.activity.touch("resume");
+    this.#settle("running", live, "resumed");
+  }
+
   /** Puts it to storage. Idempotent, callers share one sleep; a failure leaves it running. */
   async hibernate(): Promise<Machine> {
-    if (this.#phase.name === "moving" && this.#phase.to === "hibernated") await this.#phase.done;
-    await this.#still();
+    while (this.#isBusy) if (await this.#join("hibernated")) return this.show();
     if (this.#phase.name === "hibernated") return this.show();
-    if (this.#phase.name === "paused") await this.resume();
+    if (this.#phase.name === "paused") this.#resume(this.#phase.live);
     const live = this.requireRunning();
     await this.#move("hibernated", live, (signal) => this.#hibernate(live, signal));
     return this.show();
   }
 
   async #hibernate(live: Live, signal: AbortSignal): Promise<void> {
-    const { sleep, journal, slots, feed, clock, log } = this.#parts;
+    const { sleep, images, journal, clock, log } = this.#parts;
     const { entry } = this;
     const startedAt = clock.monotonic();
+    const deadline = entry.deadlineUnixMs;
     const id = newImageId();
     let image: ImageManifest;
     try {
@@ -318,19 +308,20 @@ export class HeldMachine implements ClockedMachine {
       image = await sleep.write(entry, live, { id, kind: "hibernation", name: null }, signal);
       entry.state = "hibernated";
       entry.image = { id, sizeBytes: image.size_bytes, createdAt: clock.now() };
-      if (entry.spec.on_expire === "hibernate") entry.deadlineUnixMs = null;
+      if (this.#ttlIsDone()) entry.deadlineUnixMs = null;
       entry.lastActivityAt = this.activity.lastAt;
       journal.commit(entry);
     } catch (error) {
-      entry.image = null;
+      Object.assign(entry, { image: null, deadlineUnixMs: deadline });
       await this.#backToRunning(live, signal);
-      await this.#parts.images.remove(id);
+      await images
+        .remove(id)
+        .catch((cause: unknown) => log.error({ op: "image.remove", image: id, err: cause }));
       throw error;
     }
     live.guest.close();
-    await slots.clear(live.handle.place.slot);
-    this.#asleep();
-    feed.add("hibernated", this.show(), clock.now());
+    await this.#asleep(live.handle.place.slot);
+    this.#tell("hibernated");
     log.info({
       op: "machine.hibernate",
       outcome: "hibernated",
@@ -341,10 +332,29 @@ export class HeldMachine implements ClockedMachine {
     });
   }
 
-  /** It stands no more, and sleeps in its image. */
-  #asleep(): void {
-    Object.assign(this.entry, { state: "hibernated", slot: null, pid: null, startTime: null, address: null });
-    this.#phase = { name: "hibernated" };
+  /** A ttl that put it to sleep, or would have, has done its work: it must not put it to sleep again as it wakes. */
+  #ttlIsDone(): boolean {
+    const { deadlineUnixMs: deadline, spec } = this.entry;
+    return spec.on_expire === "hibernate" && deadline !== null && deadline <= this.#parts.clock.now();
+  }
+
+  /** It sleeps in its image; what of it stands in `slot` goes, now or by the watch. The journal must not name the slot any more: it will be another's. */
+  async #asleep(slot: number | null): Promise<void> {
+    const { slots, journal, log } = this.#parts;
+    const { entry } = this;
+    let uncleared = slot;
+    try {
+      if (slot !== null) await slots.clear(slot);
+      uncleared = null;
+    } catch (error) {
+      log.error(
+        { op: "machine.clear", outcome: "left", sandboxId: entry.id, slot, err: error },
+        "will be tried again by the watch",
+      );
+    }
+    Object.assign(entry, { state: "hibernated", slot: null, pid: null, startTime: null, address: null });
+    journal.note(entry);
+    this.#phase = { name: "hibernated", uncleared };
     this.#clocks.arm();
   }
 
@@ -357,13 +367,12 @@ export class HeldMachine implements ClockedMachine {
       driver.resume(live.handle);
       if (!signal.aborted) {
         const { locked } = await live.guest.waitUntilUp(ANSWER_TIMEOUT_MS, signal);
-        if (locked) await this.#unlock(live, this.#sameIdentity, signal);
+        if (locked) await unlock(entry, live, sameIncarnation(entry), this.#parts, signal);
       }
     } catch (error) {
       failure = `it could not be unlocked after a snapshot: ${String(error)}`;
       log.error({ op: "machine.unlock", outcome: "failed", sandboxId: entry.id, err: error });
     }
-    this.activity.touch("snapshot");
     entry.state = "running";
     this.#phase = { name: "running", live };
     journal.note(entry);
@@ -373,53 +382,56 @@ export class HeldMachine implements ClockedMachine {
 
   /** Wakes it: next generation, same id. Idempotent, callers share one wake; a failure leaves it asleep. */
   async wake(): Promise<Machine> {
-    if (this.#phase.name === "moving" && this.#phase.to === "running") await this.#phase.done;
-    await this.#still();
-    if (this.#phase.name === "paused") return this.resume();
-    if (this.#phase.name === "hibernated")
-      await this.#move("running", undefined, (signal) => this.#wake(signal));
+    while (this.#isBusy) if (await this.#join("running")) return this.show();
+    if (this.#phase.name === "paused") this.#resume(this.#phase.live);
+    if (this.#phase.name === "hibernated") {
+      const { uncleared } = this.#phase;
+      await this.#move("running", undefined, (signal) => this.#wake(signal, uncleared));
+      return this.show();
+    }
     this.requireRunning();
     return this.show();
   }
 
-  async #wake(signal: AbortSignal): Promise<void> {
+  async #wake(signal: AbortSignal, uncleared: number | null): Promise<void> {
     const { sleep, images, journal, slots, clock, log, capacity, headroom } = this.#parts;
     const { entry } = this;
+    const { image, deadlineUnixMs: deadline } = entry;
     const startedAt = clock.monotonic();
-    const imageId = entry.image?.id ?? "";
+    let slot = uncleared;
     let restored: Standing | undefined;
     try {
+      if (slot !== null) await slots.clear(slot); // never two incarnations at once
+      slot = null;
       checkCapacity(entry.spec, capacity, headroom());
-      const manifest = await images.find(imageId);
+      const manifest = await images.find(image?.id ?? "");
       if (manifest === undefined)
         throw new CodedError("image_corrupt", `the image that sandbox ${entry.id} sleeps in is gone`);
       entry.state = "waking";
       journal.commit(entry);
       restored = await sleep.restore(manifest, signal);
-      await this.#unlock(
-        restored,
-        {
-          generation: entry.generation + 1,
-          machine_id: entry.machineId,
-          previous_host_key: manifest.host_key,
-        },
-        signal,
-      );
+      slot = restored.handle.place.slot;
+      const incarnation = {
+        generation: entry.generation + 1,
+        machine_id: entry.machineId,
+        previous_host_key: manifest.host_key,
+      };
+      await unlock(entry, restored, incarnation, this.#parts, signal);
+      if (this.#ttlIsDone()) entry.deadlineUnixMs = null;
+      entry.image = null;
+      this.activity.touch("wake");
+      this.#settle("running", { ...restored, oomKills: 0, lastOomAt: null }, "woken");
     } catch (error) {
       restored?.guest.close();
-      if (restored !== undefined) await slots.clear(restored.handle.place.slot);
-      this.#asleep();
-      journal.note(entry);
+      Object.assign(entry, { image, deadlineUnixMs: deadline });
+      await this.#asleep(slot);
       log.error({ op: "machine.wake", outcome: "failed", sandboxId: entry.id, err: error });
       throw error;
     }
-    entry.image = null;
-    this.activity.touch("wake");
-    this.#settle("running", { ...restored, oomKills: 0, lastOomAt: null }, "woken");
     // Consumed: committed above, so a crash here leaves a file for the sweep, never a second waking.
     await images
-      .remove(imageId)
-      .catch((error: unknown) => log.error({ op: "image.remove", image: imageId, err: error }));
+      .remove(image?.id ?? "")
+      .catch((error: unknown) => log.error({ op: "image.remove", image: image?.id, err: error }));
     log.info({
       op: "machine.wake",
       outcome: "woken",
@@ -430,19 +442,21 @@ export class HeldMachine implements ClockedMachine {
     });
   }
 
-  /** Writes a snapshot, waking it first; it then goes on. */
+  /** Writes a snapshot, waking it first; it then goes on. The same snapshot id again answers the one that exists. */
   async snapshot(snapshotId: string, name: string | null): Promise<MachineSnapshot> {
-    const { sleep, journal } = this.#parts;
-    await this.awaken();
-    const live = this.requireRunning();
+    const { sleep, journal, images } = this.#parts;
+    while (this.#phase.name !== "running") await this.awaken();
+    const { live } = this.#phase;
     return this.#move("snapshot", live, async (signal) => {
       try {
+        const known = await images.find(snapshotId);
+        if (known !== undefined) return toSnapshot(known);
         this.entry.state = "snapshotting";
         journal.commit(this.entry);
-        return toSnapshot(
-          await sleep.write(this.entry, live, { id: snapshotId, kind: "snapshot", name }, signal),
-        );
+        const image = { id: snapshotId, kind: "snapshot", name } as const;
+        return toSnapshot(await sleep.write(this.entry, live, image, signal));
       } finally {
+        this.activity.touch("snapshot");
         await this.#backToRunning(live, signal);
       }
     });
@@ -457,14 +471,17 @@ export class HeldMachine implements ClockedMachine {
       if (this.entry.state === "ended") return toMachine(this.entry);
     }
     if (this.#phase.name === "ending") return this.#phase.done;
-    const live = this.#phase.name === "hibernated" ? undefined : this.#phase.live;
-    const done = this.#end(live, reason, message);
+    const done = this.#end(reason, message);
     this.#phase = { name: "ending", done };
     return done;
   }
 
-  async #end(live: Live | undefined, reason: EndReason, message: string | null): Promise<Machine> {
+  async #end(reason: EndReason, message: string | null): Promise<Machine> {
     const { slots, images, log, clock, journal } = this.#parts;
+    const phase = this.#phase;
+    const live = "live" in phase ? phase.live : undefined;
+    const left = phase.name === "hibernated" ? phase.uncleared : phase.name === "unended" ? phase.slot : null;
+    const slot = live?.handle.place.slot ?? left;
     const { entry } = this;
     const startedAt = clock.monotonic();
     this.#clocks.disarm();
@@ -472,12 +489,12 @@ export class HeldMachine implements ClockedMachine {
     journal.note(entry);
     live?.guest.close();
     try {
-      if (live !== undefined) await slots.clear(live.handle.place.slot);
+      if (slot !== null) await slots.clear(slot);
       if (entry.image !== null) await images.remove(entry.image.id);
     } catch (error) {
       // The journal says `ending`: the watch, or the next host, tries again. The machine stays visible, not half forgotten.
       log.error({ op: "machine.end", outcome: "failed", sandboxId: entry.id, reason, err: error });
-      this.#phase = { name: "unended", live };
+      this.#phase = { name: "unended", slot };
       throw new CodedError("internal", `machine ${entry.id} could not be ended: ${String(error)}`, {
         cause: error,
       });
@@ -508,23 +525,29 @@ export class HeldMachine implements ClockedMachine {
     });
   }
 
-  /** Takes up a machine that an earlier host process left asleep. */
-  adoptAsleep(): void {
-    this.#asleep();
-    this.#parts.journal.note(this.entry);
+  /** Takes up a machine that an earlier host process left asleep, its processes perhaps still in `slot`. */
+  adoptAsleep(slot: number | null): Promise<void> {
+    return this.#asleep(slot);
   }
 
   /** Takes up a machine that an earlier host process left standing. @throws when its guest does not answer */
   async adoptStanding(handle: MachineHandle): Promise<void> {
     const { driver } = this.#parts;
-    const guest = new GuestClient(this.entry.address ?? "");
+    const { entry } = this;
+    const guest = new GuestClient(entry.address ?? "");
     const live: Live = { handle, guest, oomKills: driver.stats(handle).oomKills, lastOomAt: null };
     try {
-      if (this.entry.state === "paused") return this.#settle("paused", live, "paused");
+      if (entry.state === "paused") {
+        await driver.pause(handle); // it may have been let go on just before the commit of that
+        this.#settle("paused", live, "paused");
+        return;
+      }
       driver.resume(handle); // it may have been stopped between a checkpoint and its commit
       const { locked } = await guest.waitUntilUp(ANSWER_TIMEOUT_MS);
-      if (locked) await this.#unlock(live, this.#sameIdentity, new AbortController().signal);
-      this.entry.image = null; // of a hibernation that did not come to its commit
+      if (locked)
+        await unlock(entry, live, sameIncarnation(entry), this.#parts, new AbortController().signal);
+      entry.image = null; // of a hibernation that did not come to its commit
+      this.activity.touch("adoption by a restarted host");
       this.#settle("running", live, "started");
     } catch (error) {
       guest.close();
@@ -546,6 +569,9 @@ export class HeldMachine implements ClockedMachine {
     const phase = this.#phase;
     if (phase.name === "unended") {
       this.endInBackground(this.entry.reason ?? "user", this.entry.message ?? "ended again after a failure");
+    } else if (phase.name === "hibernated" && phase.uncleared !== null) {
+      const { uncleared } = phase;
+      void this.#move("hibernated", undefined, () => this.#asleep(uncleared));
     } else if (phase.name === "running" || phase.name === "paused") {
       this.#noteOom(phase.live); // close to when it happened, so that a later KILL is not taken for it
       if (this.#parts.driver.adopt(phase.live.handle)) void boundConsole(phase.live.handle.place.directory);

@@ -27,7 +27,10 @@ const SOON_MS = 10;
 export class MachineClocks {
   readonly #machine: ClockedMachine;
   readonly #clock: Clock;
-  #timers: (() => void)[] = [];
+  /** Cancels what is armed; replaced with every arming, so that what began under an earlier one knows it is over. */
+  #timers = new Set<() => void>();
+  /** On the monotonic clock: not before this is it sent to sleep (again). */
+  #sleepNotBefore = 0;
 
   constructor(machine: ClockedMachine, clock: Clock) {
     this.#machine = machine;
@@ -36,7 +39,7 @@ export class MachineClocks {
 
   disarm(): void {
     for (const cancel of this.#timers) cancel();
-    this.#timers = [];
+    this.#timers = new Set();
   }
 
   /** Arms what is due in the machine's phase, and nothing else. */
@@ -45,14 +48,16 @@ export class MachineClocks {
     const { entry, phase, activity } = this.#machine;
     const { spec } = entry;
     if (phase.name !== "running" && phase.name !== "paused" && phase.name !== "hibernated") return;
+    const restMs = this.#sleepNotBefore - this.#clock.monotonic();
     if (entry.deadlineUnixMs !== null && !(phase.name === "hibernated" && spec.on_expire === "hibernate")) {
-      this.#after(entry.deadlineUnixMs - this.#clock.now(), () => this.#machine.onExpired());
+      const left = entry.deadlineUnixMs - this.#clock.now();
+      this.#after(spec.on_expire === "hibernate" ? Math.max(left, restMs) : left, () =>
+        this.#machine.onExpired(),
+      );
     }
     if (phase.name === "running" && spec.idle_timeout_seconds !== null && spec.on_idle !== "none") {
-      this.#after(
-        spec.idle_timeout_seconds * 1000 - activity.idleForMs,
-        () => void this.#considerIdle(spec.idle_timeout_seconds ?? 0),
-      );
+      const timeoutMs = spec.idle_timeout_seconds * 1000;
+      this.#after(Math.max(timeoutMs - activity.idleForMs, restMs), () => void this.#considerIdle(timeoutMs));
     }
     if (phase.name === "hibernated" && spec.retention_seconds !== null && entry.image !== null) {
       this.#after(entry.image.createdAt + spec.retention_seconds * 1000 - this.#clock.now(), () =>
@@ -61,31 +66,39 @@ export class MachineClocks {
     }
   }
 
-  /** Arms everything again after a while: what sent it to sleep has failed. */
+  /** What sent it to sleep has failed, and is not tried again before `delayMs` have passed; an end is not put off. */
   armLater(delayMs: number): void {
-    this.disarm();
-    this.#after(delayMs, () => this.arm());
+    this.#sleepNotBefore = this.#clock.monotonic() + delayMs;
+    this.arm();
   }
 
   #after(delayMs: number, action: () => void): void {
-    this.#timers.push(this.#clock.after(delayMs, action));
+    const timers = this.#timers;
+    const cancel = this.#clock.after(delayMs, () => {
+      timers.delete(cancel);
+      action();
+    });
+    timers.add(cancel);
   }
 
-  /** The idle time may be over: unless something holds it, or came meanwhile, the machine is told. */
-  async #considerIdle(timeoutSeconds: number): Promise<void> {
-    const { phase, activity } = this.#machine;
-    const timeoutMs = timeoutSeconds * 1000;
-    const again = (delayMs: number): void =>
-      this.#after(Math.max(delayMs, SOON_MS), () => void this.#considerIdle(timeoutSeconds));
-    const left = timeoutMs - activity.idleForMs;
-    if (phase.name !== "running") return;
-    if (left > 0) return again(left);
+  /**
+   * The idle time may be over: unless something holds it, or came meanwhile, the machine is told.
+   *
+   * @param watching whether a command ran at the last look: it is looked at again until it has ended, so that idleness
+   *   counts from its end
+   */
+  async #considerIdle(timeoutMs: number, watching = false): Promise<void> {
+    const armed = this.#timers;
+    const { activity } = this.#machine;
+    const again = (delayMs: number, watch = false): void =>
+      this.#after(Math.max(delayMs, SOON_MS), () => void this.#considerIdle(timeoutMs, watch));
+    if (!watching && activity.idleForMs < timeoutMs) return again(timeoutMs - activity.idleForMs);
     const running = await this.#machine.runningExecs().catch(() => undefined);
-    if (this.#machine.phase !== phase) return; // whoever moved it has armed the clocks anew
-    if (running === undefined) return again(EXEC_CHECK_MS);
+    if (this.#timers !== armed) return; // moved or changed meanwhile: the clocks were armed anew
+    if (running === undefined) return again(EXEC_CHECK_MS, watching);
     if (running[0] !== undefined) {
       activity.touch(`exec ${running[0]}`);
-      return again(Math.min(timeoutMs, EXEC_CHECK_MS));
+      return again(Math.min(timeoutMs, EXEC_CHECK_MS), true);
     }
     if (activity.idleForMs < timeoutMs) return again(timeoutMs - activity.idleForMs);
     this.#machine.onIdle();

@@ -8,8 +8,6 @@ export function lostReason(entry: MachineEntry): [EndReason, string] {
     return ["create_failed", "the host was restarted while it was being created"];
   if (entry.state === "ending")
     return [entry.reason ?? "user", entry.message ?? "its ending was finished after a restart of the host"];
-  if (entry.state === "hibernated" || entry.state === "waking")
-    return ["runtime_crashed", "the image it slept in is gone"];
   return ["runtime_crashed", "its runtime process had ended while the host was away"];
 }
 

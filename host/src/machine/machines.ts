@@ -3,6 +3,7 @@ import {
   type EndReason,
   type Machine,
   type MachineSnapshot,
+  type MachineState,
   type MachineUpdate,
   type ResolvedMachineSpec,
 } from "@torpor/protocol";
@@ -142,7 +143,10 @@ export class Machines {
   /** Writes a snapshot of a machine, which then goes on. The same snapshot id again answers the one that exists. */
   async snapshot(id: string, snapshotId: string, name: string | null): Promise<MachineSnapshot> {
     const known = await this.#parts.images.find(snapshotId);
-    return known === undefined ? this.#require(id).snapshot(snapshotId, name) : toSnapshot(known);
+    if (known === undefined) return this.#require(id).snapshot(snapshotId, name);
+    if (known.machine_id !== id)
+      throw new CodedError("conflict", `snapshot ${snapshotId} exists and is of another sandbox than ${id}`);
+    return toSnapshot(known);
   }
 
   async snapshots(): Promise<MachineSnapshot[]> {
@@ -184,22 +188,21 @@ export class Machines {
   async adopt(): Promise<{ adopted: number; ended: number }> {
     const entries = this.#parts.journal.living();
     const standing = new Map(entries.map((entry) => [entry, this.#processOf(entry)]));
-    for (const [entry, handle] of standing)
-      if (handle !== undefined) this.#parts.slots.claim(entry.slot ?? 0);
+    for (const [{ slot, state }, handle] of standing)
+      if (handle !== undefined && slot !== null && !sleeps(state)) this.#parts.slots.claim(slot);
     const outcomes = await Promise.all(entries.map((entry) => this.#adoptOne(entry, standing.get(entry))));
     const adopted = outcomes.filter(Boolean).length;
     return { adopted, ended: outcomes.length - adopted };
   }
 
   async #adoptOne(entry: MachineEntry, handle: MachineHandle | undefined): Promise<boolean> {
-    const { slots, images, log } = this.#parts;
+    const { log } = this.#parts;
     const held = this.#hold(entry);
     let lost = lostReason(entry);
     try {
-      const sleeps = entry.state === "hibernated" || entry.state === "waking";
-      if (sleeps && entry.image !== null && (await images.find(entry.image.id)) !== undefined) {
-        if (entry.slot !== null) await slots.clear(entry.slot);
-        held.adoptAsleep();
+      // Whatever has become of its image: one that cannot be read now may be put back, and a wake says what is wrong.
+      if (sleeps(entry.state) && entry.image !== null) {
+        await held.adoptAsleep(handle === undefined ? null : entry.slot);
         return true;
       }
       if (handle !== undefined && entry.state !== "creating" && entry.state !== "ending") {
@@ -268,6 +271,11 @@ export class Machines {
     }
     await held.end(reason);
   }
+}
+
+/** Whether a machine in that state of the journal rests in its image; a waking one does until it is committed as running. */
+function sleeps(state: MachineState): boolean {
+  return state === "hibernated" || state === "waking";
 }
 
 function notFound(id: string): CodedError {

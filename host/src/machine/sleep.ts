@@ -54,7 +54,14 @@ export class Sleep {
     const { spec } = entry;
     // Memory in use bounds the image from above, but for what was written to disk inside: checked again by the file system.
     checkImageFits(driver.stats(machine.handle).memoryBytes / 1048576, headroom());
-    await machine.guest.freeze(entry.hostKey, HOOK_TIMEOUT_MS);
+    // A hook that takes its time must not hold up a destroy.
+    const cut = (): void => machine.guest.close();
+    signal.addEventListener("abort", cut, { once: true });
+    try {
+      await machine.guest.freeze(entry.hostKey, HOOK_TIMEOUT_MS);
+    } finally {
+      signal.removeEventListener("abort", cut);
+    }
     signal.throwIfAborted();
     const { name, version, acceleration } = driver.info;
     return images.commit(
@@ -77,7 +84,8 @@ export class Sleep {
       },
       async (dataDir) => {
         await driver.checkpoint(machine.handle, dataDir, signal);
-        await driver.pause(machine.handle); // nothing happens inside that the image does not know of
+        // It is to wake from this image: nothing may happen inside that the image does not know of.
+        if (image.kind === "hibernation") await driver.pause(machine.handle);
       },
     );
   }
@@ -91,15 +99,17 @@ export class Sleep {
   async restore(manifest: ImageManifest, signal: AbortSignal): Promise<Restored> {
     const { driver, images, source, clear } = this.#options;
     this.checkCompatible(manifest);
+    const damaged = new AbortController();
     const verified = images.verify(manifest);
-    verified.catch(() => {}); // looked at below, also when the restore fails first
+    verified.catch((error: unknown) => damaged.abort(error)); // looked at below, also when the restore fails first
+    const either = AbortSignal.any([signal, damaged.signal]);
     let handle: MachineHandle | undefined;
     let guest: GuestClient | undefined;
     try {
-      handle = await source.empty(manifest.template_hash, manifest.disk_mb, signal);
+      handle = await source.empty(manifest.template_hash, manifest.disk_mb, either);
       guest = new GuestClient(handle.place.address);
-      await driver.restore(handle, images.dataDir(manifest.id), signal);
-      const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
+      await driver.restore(handle, images.dataDir(manifest.id), either);
+      const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, either);
       if (!locked)
         throw new CodedError("internal", `the machine restored from image ${manifest.id} is not locked`);
       await verified;
