@@ -4,6 +4,12 @@ export const LIMITS = {
   defaultTtlSeconds: 300,
   /** Longest accepted `ttl_seconds`: 30 days. */
   maxTtlSeconds: 2_592_000,
+  /** Default `idle_timeout_seconds` of a persistent sandbox. */
+  defaultIdleTimeoutSeconds: 300,
+  /** Longest accepted `retention_seconds`: 10 years. */
+  maxRetentionSeconds: 315_360_000,
+  /** Most children of one fork. */
+  maxForkCount: 100,
   defaultCpu: 1,
   minCpu: 0.1,
   defaultMemoryMb: 1024,

@@ -28,6 +28,12 @@ async function halfDone(id: string, createdAt = Date.now()): Promise<void> {
     host: "host-1",
     createdAt,
     expiresAt: createdAt + 60_000,
+    onExpire: "destroy",
+    persistent: false,
+    idleTimeoutSeconds: null,
+    onIdle: "hibernate",
+    retentionSeconds: null,
+    autoWake: true,
   });
 }
 

@@ -6,6 +6,10 @@ import { addKeyRoutes } from "./key-routes.ts";
 import { addOperationRoutes } from "./operation-routes.ts";
 import { addProcessRoutes } from "./process-routes.ts";
 import { addReferenceRoutes } from "./reference-routes.ts";
+import { addForkRoutes } from "./fork-routes.ts";
+import { addLifecycleRoutes } from "./lifecycle-routes.ts";
+import { addSessionRoutes } from "./session-routes.ts";
+import { addSnapshotRoutes } from "./snapshot-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 import { addTemplateRoutes } from "./template-routes.ts";
 import { addSandboxRoutes } from "./sandbox-routes.ts";
@@ -13,6 +17,10 @@ import { addSandboxRoutes } from "./sandbox-routes.ts";
 /** Adds every route there is and closes the table. */
 export function addRoutes(deps: RouteDeps): void {
   addSandboxRoutes(deps);
+  addLifecycleRoutes(deps);
+  addSnapshotRoutes(deps);
+  addForkRoutes(deps);
+  addSessionRoutes(deps);
   addExecRoutes(deps);
   addProcessRoutes(deps);
   addFileContentRoutes(deps);
