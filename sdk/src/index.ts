@@ -3,6 +3,9 @@ export type { BackgroundCommand } from "./background-command.ts";
 export type { CallOptions, KeyedCallOptions } from "./call-options.ts";
 export type { TorporOptions } from "./connection-options.ts";
 export type { SandboxCreateOptions } from "./create-sandbox.ts";
+export type { Exploration, ExploreOptions } from "./explore.ts";
+export type { ForkOptions, ForkResult } from "./fork-sandbox.ts";
+export type { SessionOptions } from "./open-session.ts";
 export {
   AuthenticationError,
   CapacityError,
@@ -47,7 +50,9 @@ export type {
   WatchOptions,
   WriteOptions,
 } from "./sandbox-files.ts";
-export type { Attestation, SandboxInfo, SandboxState } from "./sandbox-info.ts";
+export type { Lifecycle, LifecycleUpdate } from "./sandbox-lifecycle.ts";
+export type { Snapshot, SnapshotFilter, SnapshotOptions, Snapshots } from "./snapshots.ts";
+export type { Attestation, OnExpire, OnIdle, SandboxInfo, SandboxState } from "./sandbox-info.ts";
 export type { Page, PagedList, SandboxFilter } from "./sandbox-list.ts";
 export type { SandboxProcess } from "./sandbox-process.ts";
 export type { BuildProgress, Template, TemplateBuild, TemplateBuildOptions, Templates } from "./templates.ts";

@@ -201,8 +201,9 @@ describe("a deadline", () => {
     expect((await world.call("GET", `/v1/sandboxes/${id}/lifecycle`)).body).toMatchObject({
       id,
       state: "running",
-      expires_at: reply.body["expires_at"],
-      idle_at: null,
+      clocks: { ttl: { seconds: 1000, at: reply.body["expires_at"] }, idle: { seconds: null, at: null } },
+      holds: [],
+      reaped_because: null,
     });
   });
 

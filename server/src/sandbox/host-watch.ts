@@ -165,7 +165,7 @@ export class HostWatch {
     else if (event.type === "ended") {
       const ended = await sandboxes.noteEnded(record, event.machine);
       log.info({ op: "sandbox.ended", outcome: ended.reason, sandboxId: ended.id, tenant: ended.tenant });
-    } else if (record.state !== "creating") await sandboxes.follow(record);
+    } else if (record.state !== "creating" && disagree(record, event.machine)) await sandboxes.follow(record);
   }
 
   /**
@@ -223,12 +223,7 @@ export class HostWatch {
         : sandboxes.noteEnded(record, machine));
     } else if (machine.state === "running" && record.state === "creating") {
       await sandboxes.adopt(record, machine);
-    } else if (
-      record.state !== "creating" &&
-      (machine.state !== record.state || Object.keys(differences(record, machine)).length > 0)
-    ) {
-      await sandboxes.follow(record);
-    }
+    } else if (record.state !== "creating" && disagree(record, machine)) await sandboxes.follow(record);
   }
 
   #isNewborn(createdAt: number): boolean {
@@ -256,4 +251,9 @@ export class HostWatch {
     });
     await host.client.deleteMachine(machine.id, record?.reason ?? "host_lost");
   }
+}
+
+/** Whether the record must be brought up to what the host says. */
+function disagree(record: SandboxRecord, machine: Machine): boolean {
+  return machine.state !== record.state || Object.keys(differences(record, machine)).length > 0;
 }
