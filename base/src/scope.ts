@@ -16,11 +16,19 @@ export class Scope implements AsyncDisposable {
   /** Registers a release. On a closed scope it runs at once, so that nothing acquired late is lost. */
   defer(release: Release): void {
     if (this.#closing !== undefined) {
-      this.#closing = this.#closing.finally(release);
+      this.#closing = this.#releaseAfter(this.#closing, release);
       this.#closing.catch(() => {}); // the next close reports it; nobody may be waiting now
       return;
     }
     this.#releases.push(release);
+  }
+
+  async #releaseAfter(closing: Promise<void>, release: Release): Promise<void> {
+    try {
+      await closing;
+    } finally {
+      await release();
+    }
   }
 
   /** Hands all releases over to a new scope and leaves this one empty. */

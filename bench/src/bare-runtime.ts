@@ -1,4 +1,4 @@
-import { mkdir, mkdtemp, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { request } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -12,6 +12,14 @@ const INNER = "198.19.255.254";
 const LINK = "torpor-bench0";
 const NETNS = "torpor-bench";
 
+/** A template as the host keeps it. */
+export interface BareTemplate {
+  /** Its root filesystem as a plain directory, as anybody starts `runsc run`. */
+  rootfsDir: string;
+  /** Its golden snapshot, and the packed root that one stands on. */
+  goldenDir: string;
+}
+
 /**
  * runsc by hand, without Torpor: what its figures are compared to. Same flags, same root filesystem, same golden image.
  * A fresh network namespace for each start is made beforehand and not counted.
@@ -19,20 +27,20 @@ const NETNS = "torpor-bench";
 export class BareRuntime implements AsyncDisposable {
   readonly #scope = new Scope();
   readonly #runsc: string;
-  readonly #rootfsDir: string;
+  readonly #template: BareTemplate;
   readonly #directory: string;
   #hide = false;
   #starts = 0;
 
-  private constructor(runsc: string, rootfsDir: string, directory: string) {
+  private constructor(runsc: string, template: BareTemplate, directory: string) {
     this.#runsc = runsc;
-    this.#rootfsDir = rootfsDir;
+    this.#template = template;
     this.#directory = directory;
   }
 
-  static async open(rootfsDir: string): Promise<BareRuntime> {
+  static async open(template: BareTemplate): Promise<BareRuntime> {
     const directory = await mkdtemp(join(tmpdir(), "torpor-bare-"));
-    const bare = new BareRuntime(findRunsc(undefined), rootfsDir, directory);
+    const bare = new BareRuntime(findRunsc(undefined), template, directory);
     bare.#scope.defer(() => rm(directory, { recursive: true, force: true }));
     bare.#scope.defer(removeNetwork);
     await makeNetwork();
@@ -43,6 +51,7 @@ export class BareRuntime implements AsyncDisposable {
   /** Milliseconds from starting `runsc run` of `echo` until it has ended. */
   async coldEcho(platform = "systrap"): Promise<number> {
     const directory = await this.#bundle(["/bin/echo", "hi"]);
+    await this.#onPlainDirectory(directory);
     await makeNetwork();
     const startedAt = performance.now();
     const { stdout } = await run(this.#argv(directory, platform, ["run", "-bundle", directory, "bare"]));
@@ -53,7 +62,8 @@ export class BareRuntime implements AsyncDisposable {
   }
 
   /** Milliseconds from starting `runsc restore` of an image until the guest agent's first answer. */
-  async restoreAndPing(imageDir: string): Promise<number> {
+  async restoreAndPing(): Promise<number> {
+    const imageDir = join(this.#template.goldenDir, "image");
     const directory = await this.#bundle(undefined);
     await makeNetwork();
     const startedAt = performance.now();
@@ -106,14 +116,25 @@ export class BareRuntime implements AsyncDisposable {
   /** The host's own bundle; with another command when one is given. */
   async #bundle(args: string[] | undefined): Promise<string> {
     const directory = join(this.#directory, String((this.#starts += 1)));
-    await mkdir(join(directory, "overlay"), { recursive: true });
+    for (const name of ["overlay", "root"]) await mkdir(join(directory, name), { recursive: true });
     await writeBundle({
       directory,
-      rootfsDir: this.#rootfsDir,
+      rootImagePath: join(this.#template.goldenDir, "root.img"),
+      emptyDir: join(directory, "root"),
+      overlayDir: join(directory, "overlay"),
       netns: NETNS,
       ...(args === undefined ? {} : { args }),
     });
     return directory;
+  }
+
+  /** Makes the bundle what anybody has who unpacks an image and starts it. */
+  async #onPlainDirectory(directory: string): Promise<void> {
+    const path = join(directory, "config.json");
+    const config = JSON.parse(await readFile(path, "utf8")) as Record<string, unknown>;
+    delete config["annotations"];
+    config["root"] = { path: this.#template.rootfsDir, readonly: false };
+    await writeFile(path, JSON.stringify(config));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -62,7 +62,6 @@ export async function createOnMiss(
   template: string,
   source: "shell" | "cold",
   bare: BareRuntime,
-  imageDir: string,
   rounds: number,
 ): Promise<Figure[]> {
   const ours: number[] = [];
@@ -76,7 +75,7 @@ export async function createOnMiss(
     const machine = await instance.host.create(spec, id);
     const tookMs = performance.now() - startedAt;
     await instance.host.end(id);
-    const bareMs = await bare.restoreAndPing(imageDir);
+    const bareMs = await bare.restoreAndPing();
     if (round < 0) continue;
     if (machine.source !== source) throw new Error(`the machine came from ${machine.source}, not ${source}`);
     ours.push(tookMs);

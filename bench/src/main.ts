@@ -43,17 +43,19 @@ async function part(
 
 await ensureTemplates([TEMPLATE, "code-interpreter"], (line) => process.stderr.write(`${line}\n`));
 const template = join(templateCacheDir(), "by-name", TEMPLATE);
-const imageDir = join(template, "golden", "gvisor-systrap", "image");
 {
-  await using bare = await BareRuntime.open(join(template, "rootfs"));
+  await using bare = await BareRuntime.open({
+    rootfsDir: join(template, "rootfs"),
+    goldenDir: join(template, "golden", "gvisor-systrap"),
+  });
   if (wanted("hit"))
     await part("create on a pool hit", {}, (instance) => createOnHit(instance, TEMPLATE, bare, rounds));
   if (wanted("miss")) {
     await part("create on a miss", {}, (instance) =>
-      createOnMiss(instance, TEMPLATE, "shell", bare, imageDir, Math.min(rounds, 15)),
+      createOnMiss(instance, TEMPLATE, "shell", bare, Math.min(rounds, 15)),
     );
     await part("create with nothing waiting", { pool: 0, shells: 0 }, (instance) =>
-      createOnMiss(instance, TEMPLATE, "cold", bare, imageDir, Math.min(rounds, 15)),
+      createOnMiss(instance, TEMPLATE, "cold", bare, Math.min(rounds, 15)),
     );
   }
 }

@@ -62,6 +62,7 @@ check_machine() {
 # Program, package and why, of what every machine needs.
 readonly SYSTEM_PROGRAMS=(
   "mmdebstrap mmdebstrap builds the templates"
+  "mkfs.erofs erofs-utils packs them for the runtime"
   "ip iproute2 gives every sandbox its network"
   "nft nftables keeps the sandboxes apart"
   "mke2fs e2fsprogs caps every sandbox's disk"

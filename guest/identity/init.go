@@ -26,7 +26,7 @@ type Initializer struct {
 	Reaper   *reaper.Reaper
 	Accounts *account.Book
 	// RefitShells makes the waiting shells fit the new identity, and says whether any had to be replaced.
-	RefitShells func() bool
+	RefitShells func(profileMayDiffer bool) bool
 	// SetPidsLimit bounds the users' processes.
 	SetPidsLimit func(int) error
 	// CloseStreams closes the connections of all clients other than the one that asks.
@@ -92,6 +92,14 @@ const (
 	initBytesMax     = 1 << 20
 	restoreHookLimit = 10 * time.Second
 	keygenLimit      = 30 * time.Second
+)
+
+// What init writes.
+const (
+	hostnamePath     = "/etc/hostname"
+	hostsPath        = "/etc/hosts"
+	infoPath         = "/run/torpor/info.json"
+	restoreHooksPath = "/etc/torpor/on-restore.d"
 )
 
 var (
@@ -248,7 +256,13 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 			return failed, err.Error()
 		}
 	})
+	ahead := i.prepared
+	i.prepared = preparation{} // good for one init
+	defer func() { go ahead.files.close() }()
 	step("entropy", true, func() (string, string) {
+		if ahead.copy {
+			return done, prepared
+		}
 		switch err := i.Platform.AddEntropy(q.EntropyBase64); err {
 		case nil:
 			return done, ""
@@ -258,9 +272,12 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 			return failed, err.Error()
 		}
 	})
-	step("hostname", true, simple(func() error { return i.setHostname(q.Hostname) }))
-	ahead := i.prepared
-	i.prepared = preparation{} // good for one init
+	step("hostname", true, simple(func() error {
+		if ahead.files.write(hostnamePath, q.Hostname+"\n") && ahead.files.write(hostsPath, i.hostsText(q.Hostname)) {
+			return i.Platform.SetHostname(q.Hostname)
+		}
+		return i.setHostname(q.Hostname)
+	}))
 	step("machine_id", true, func() (string, string) {
 		if q.MachineID == "" || q.MachineID == ahead.machineID {
 			return done, prepared
@@ -294,15 +311,15 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		}
 		return done, ""
 	})
-	step("info", false, simple(func() error { return i.writeInfo(q) }))
+	step("info", false, simple(func() error { return i.writeInfo(q, ahead.files) }))
 	step("ssh_host_keys", true, func() (string, string) {
-		if ahead.sshKeys {
+		if ahead.copy {
 			return done, prepared
 		}
 		return i.renewSSHKeys()
 	})
 	step("shells", true, func() (string, string) {
-		if i.RefitShells() {
+		if i.RefitShells(!ahead.copy) {
 			return done, "replaced"
 		}
 		return done, "reseeded at each use"
@@ -318,7 +335,10 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		return done, detail
 	})
 	step("on_restore_hooks", true, func() (string, string) {
-		results := runner{i.Reaper}.runFolder(i.Platform.path("/etc/torpor/on-restore.d"), hookEnv(id), restoreHookLimit)
+		if ahead.copy && !ahead.hooks {
+			return notNeeded, ""
+		}
+		results := runner{i.Reaper}.runFolder(i.Platform.path(restoreHooksPath), hookEnv(id), restoreHookLimit)
 		if len(results) == 0 {
 			return notNeeded, ""
 		}
@@ -341,20 +361,23 @@ func (i *Initializer) setHostname(name string) error {
 	if err := i.Platform.SetHostname(name); err != nil {
 		return fmt.Errorf("setting the host name to %s failed: %w", name, err)
 	}
-	if err := i.Platform.writeFile("/etc/hostname", name+"\n", 0o644); err != nil {
+	if err := i.Platform.writeFile(hostnamePath, name+"\n", 0o644); err != nil {
 		return err
 	}
-	// Debian's way: the machine's own name is at 127.0.1.1. Other lines are the user's.
-	lines := i.hosts
-	if lines == nil || i.Gate.Identity() != nil {
-		lines = i.readHosts()
-		i.hosts = lines
+	i.hosts = nil // read again: the sandbox may have changed it
+	return i.Platform.writeFile(hostsPath, i.hostsText(name), 0o644)
+}
+
+// hostsText is Debian's way: the machine's own name is at 127.0.1.1. Other lines are the user's.
+func (i *Initializer) hostsText(name string) string {
+	if i.hosts == nil {
+		i.hosts = i.readHosts()
 	}
-	return i.Platform.writeFile("/etc/hosts", strings.Join(append(lines, "127.0.1.1\t"+name), "\n")+"\n", 0o644)
+	return strings.Join(append(i.hosts, "127.0.1.1\t"+name), "\n") + "\n"
 }
 
 func (i *Initializer) readHosts() []string {
-	old, _ := os.ReadFile(i.Platform.path("/etc/hosts"))
+	old, _ := os.ReadFile(i.Platform.path(hostsPath))
 	var lines []string
 	for _, line := range strings.Split(strings.TrimRight(string(old), "\n"), "\n") {
 		if !strings.HasPrefix(line, "127.0.1.1") && line != "" {
@@ -378,13 +401,17 @@ func (i *Initializer) setMachineID(id string) error {
 	return nil
 }
 
-func (i *Initializer) writeInfo(q *initRequest) error {
+func (i *Initializer) writeInfo(q *initRequest, files openFiles) error {
 	info, err := json.Marshal(map[string]any{"id": q.SandboxID, "tenant": q.Tenant, "template": q.Template,
 		"generation": q.Generation, "deadline_unix_ms": q.DeadlineUnixMs})
 	if err != nil {
 		return err
 	}
-	return i.Platform.writeFile("/run/torpor/info.json", string(info)+"\n", 0o644)
+	text := padded(string(info))
+	if files.write(infoPath, text) {
+		return nil
+	}
+	return i.Platform.writeFile(infoPath, text, 0o644)
 }
 
 // renewSSHKeys gives a machine that has SSH host keys new ones; with the old ones every copy could pose as every other.

@@ -32,7 +32,10 @@ type preparation struct {
 	machineID  string
 	resolvConf *string
 	pidsLimit  int
-	sshKeys    bool
+	// copy says that this copy has what only copies need: entropy, keys, a look at the hooks.
+	copy  bool
+	hooks bool
+	files openFiles
 }
 
 // tmpMarker is in templates so that gVisor does not mount a tmpfs over an empty /tmp; once booted it has done its work.
@@ -41,8 +44,12 @@ const tmpMarker = "/tmp/.torpor-on-disk"
 // placeholderHostname has the length of a sandbox id.
 const placeholderHostname = "unleased-unleased-unleased"
 
-// infoBytesUsual is no more than what an info.json has.
-const infoBytesUsual = 64
+// infoBytes is what an info.json is filled up to with spaces.
+const infoBytes = 512
+
+func padded(text string) string {
+	return text + strings.Repeat(" ", max(0, infoBytes-len(text))) + "\n"
+}
 
 // Presets are the settings of a sandbox that has no identity yet: those of its template.
 type Presets struct {
@@ -100,13 +107,14 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 }
 
 func (i *Initializer) prepare(q *prepareRequest) error {
+	i.prepared.files.close()
 	i.prepared = preparation{}
 	_ = os.Remove(i.Platform.path(tmpMarker))
 	if q.Env != nil || q.DefaultUser != "" || q.DefaultWorkdir != "" {
 		i.presetsMu.Lock()
 		i.presets = Presets{Env: q.Env, DefaultUser: q.DefaultUser, DefaultWorkdir: q.DefaultWorkdir}
 		i.presetsMu.Unlock()
-		i.RefitShells()
+		i.RefitShells(true)
 	}
 	if len(q.Services) > 0 {
 		if err := i.startServices(q); err != nil {
@@ -131,13 +139,19 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 		if err := i.setHostname(placeholderHostname); err != nil {
 			return err
 		}
-		if err := i.Platform.writeFile("/run/torpor/info.json", strings.Repeat(" ", infoBytesUsual)+"\n", 0o644); err != nil {
+		if err := i.Platform.writeFile(infoPath, padded(""), 0o644); err != nil {
 			return err
 		}
+		i.prepared.files = openFiles{}
+		i.prepared.files.open(&i.Platform, hostnamePath, placeholderHostname+"\n")
+		i.prepared.files.open(&i.Platform, hostsPath, i.hostsText(placeholderHostname))
+		i.prepared.files.open(&i.Platform, infoPath, padded(""))
 		if outcome, detail := i.renewSSHKeys(); outcome == failed {
 			return wire.Errorf(wire.Internal, "renewing the SSH host keys failed: %s", detail)
 		}
-		i.prepared.sshKeys = true
+		hooks, err := os.ReadDir(i.Platform.path(restoreHooksPath))
+		i.prepared.hooks = len(hooks) > 0 || err != nil && !os.IsNotExist(err)
+		i.prepared.copy = len(q.EntropyBase64) > 0
 	}
 	if q.ResolvConf != nil {
 		if err := i.Platform.writeFile("/etc/resolv.conf", *q.ResolvConf, 0o644); err != nil {

@@ -75,20 +75,24 @@ func (s *Shells) Complete() bool {
 
 // Refit is called when the sandbox has a new identity. Shells that can be turned into what the new settings need are
 // kept, since each use reseeds and sets the environment; others are ended and replaced. It reports whether any were.
-func (s *Shells) Refit() (replaced bool) {
+// Where nothing ran since the shells were started, the files they read cannot differ and are not looked at.
+func (s *Shells) Refit(profileMayDiffer bool) (replaced bool) {
 	settings := s.table.settings()
 	user, err := s.table.accounts.Lookup(settings.DefaultUser)
 	if err != nil {
 		s.Replace()
 		return true
 	}
-	stamp := stampProfile(user)
+	var stamp profileStamp
+	if profileMayDiffer {
+		stamp = stampProfile(user)
+	}
 	env := environment(user, settings.Env, nil)
 	s.mu.Lock()
 	kept := s.idle[:0]
 	var ended []*warmShell
 	for _, w := range s.idle {
-		if _, _, possible := warmDifference(w.env, env); possible && w.fits(user, stamp) {
+		if _, _, possible := warmDifference(w.env, env); possible && (!profileMayDiffer || w.fits(user, stamp)) {
 			kept = append(kept, w)
 		} else {
 			ended = append(ended, w)

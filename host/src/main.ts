@@ -70,7 +70,7 @@ async function main(): Promise<void> {
     driver,
     cgroups,
     directory: join(hostDir, "machines"),
-    netnsOf: instance.slotNetns,
+    netnsOf: (slot) => instance.slotNetns(slot),
   });
   const feed = new EventFeed(journal);
   const store = new TemplateStore(join(hostDir, "templates"));

@@ -2,7 +2,13 @@ import fc from "fast-check";
 import { isIPv4 } from "node:net";
 import { describe, expect, test } from "vitest";
 import { instanceNames } from "../src/instance.ts";
-import { addressBlock, BLOCK_COUNT, DENIED_DESTINATIONS, MAX_SLOT } from "../src/network/address-plan.ts";
+import {
+  addressBlock,
+  BLOCK_COUNT,
+  DENIED_DESTINATIONS,
+  MAX_SLOT,
+  routeTouchesBlock,
+} from "../src/network/address-plan.ts";
 
 function toNumber(address: string): number {
   return address.split(".").reduce((value, part) => value * 256 + Number(part), 0);
@@ -46,11 +52,27 @@ describe("the address plan", () => {
     for (const block of [-1, BLOCK_COUNT, 0.5]) expect(() => addressBlock(block)).toThrow(RangeError);
   });
 
+  test.each([
+    ["198.18.0.0/30", true],
+    ["198.18.0.2", true],
+    ["198.18.0.0/20", true],
+    ["198.18.0.0/16", true],
+    ["198.18.0.0/15", true],
+    ["198.18.16.0/20", false],
+    ["198.19.0.0/16", false],
+    ["0.0.0.0/0", false],
+    ["128.0.0.0/1", false],
+    ["default", false],
+    ["10.0.0.0/8", false],
+  ])("counts a block as taken by a route to %s: %s", (destination, expected) => {
+    expect(routeTouchesBlock(destination, addressBlock(0))).toBe(expected);
+  });
+
   test("denies every address of its own, so that no sandbox reaches another by any of them", () => {
     fc.assert(
       fc.property(anyBlock, anySlot, (block, slot) => {
-        const { hostAddress, routerAddress, slotAddress } = addressBlock(block);
-        for (const address of [hostAddress, routerAddress, slotAddress(slot)]) {
+        const addresses = addressBlock(block);
+        for (const address of [addresses.hostAddress, addresses.routerAddress, addresses.slotAddress(slot)]) {
           expect(DENIED_DESTINATIONS.some((cidr) => contains(cidr, address))).toBe(true);
         }
       }),

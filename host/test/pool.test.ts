@@ -24,7 +24,7 @@ afterEach(async () => {
 
 function open(options: Partial<PoolOptions> = {}): Pool {
   const pool = new Pool({
-    template: { name: "base", rootfsDir: "", golden: { imageDir: "" } },
+    template: { name: "base", golden: { imageDir: "", root: { imagePath: "" } } },
     driver: bench.driver,
     slots: bench.slots,
     clock: bench.clock,
@@ -183,7 +183,9 @@ describe("a pool", () => {
       attempts.push(bench.clock.monotonic());
     }
     const pauses = attempts.slice(1).map((at, index) => at - (attempts[index] ?? 0));
-    expect(pauses[1]).toBeGreaterThan(pauses[0] ?? Infinity);
+    // 1 s, then 2 s; how late the test sees the first failure takes something off, on a busy machine.
+    expect(pauses[0]).toBeGreaterThanOrEqual(500);
+    expect(pauses[1]).toBeGreaterThanOrEqual(1500);
     await until(() => pool.status.ready === 2, 100);
   });
 
@@ -250,7 +252,7 @@ describe("a pool", () => {
             expect(pool.members.map(({ place }) => place.slot)).not.toContain(slotOf(machine));
           }
           await pool.stop();
-          expect(bench.inPlace.machines.sort()).toEqual(got.map(slotOf).sort());
+          expect(new Set(bench.inPlace.machines)).toEqual(new Set(got.map(slotOf)));
           for (const machine of got) {
             machine.guest.close();
             await bench.slots.clear(slotOf(machine));

@@ -69,7 +69,7 @@ real(
     expect(one.manifest.treeDigest).toBe(two.manifest.treeDigest);
     expect(one.hash).toBe(two.hash);
     expect(two.cached).toBe(false);
-    expect([one.cached, joined.cached].sort()).toEqual([false, true]);
+    expect([one.cached, joined.cached].filter(Boolean)).toHaveLength(1);
 
     const read = (path: string): Promise<string> => readFile(join(one.rootfsDir, path), "utf8");
     expect(await read("etc/from-recipe")).toBe("content");

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import socket
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type
@@ -165,19 +166,24 @@ class _HttpServer(ThreadingHTTPServer):
 
 
 class FakeServer:
-    def __init__(self) -> None:
+    def __init__(self, tls: Optional[ssl.SSLContext] = None) -> None:
+        self._scheme = "http" if tls is None else "https"
         self.calls: List[Dict[str, Any]] = []
         self.routes: List[Tuple[str, "re.Pattern[str]", Handler]] = []
         self.lock = threading.Lock()
         self._http = _HttpServer(("127.0.0.1", 0), Call)
         self._http.fake = self
+        if tls is not None:
+            self._http.socket = tls.wrap_socket(
+                self._http.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
         self._clients: List[Torpor] = []
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._http.server_address[1]}"
 
     @property
     def environment(self) -> Dict[str, str]:

@@ -171,6 +171,19 @@ class Connections(unittest.TestCase):
             time.sleep(0.05)
         self.assertEqual(self.connections(), 3)
 
+    def test_bytes_that_come_while_a_connection_is_idle_are_not_taken_for_an_answer(self) -> None:
+        def get(call: Call) -> None:
+            # As some servers do when they tire of waiting for the next request.
+            call.send_json(200, sandbox_wire())
+            call.send_failure(408, "http_408", "too slow")
+            call.close_connection = True
+
+        self.server.on("GET", "/v1/sandboxes/{id}", get)
+        client = self.server.client(max_retries=0)
+        for _ in range(3):
+            self.assertEqual(Sandbox.get(SANDBOX_ID, client=client).id, SANDBOX_ID)
+            time.sleep(0.05)
+
     def test_a_kept_connection_that_breaks_as_we_send_costs_no_retry(self) -> None:
         turns = iter(range(100))
 

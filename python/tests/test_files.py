@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 import threading
+import time
 import unittest
 from typing import Any, Iterator, List
 
@@ -162,15 +163,19 @@ class Files(unittest.TestCase):
             call.close_connection = True
             call.send_failure(507, "no_space", "the sandbox's disk is full")
 
+        over = threading.Event()
+        self.addCleanup(over.set)
+
         def refuse_and_stay(call: Call) -> None:
             call.rfile.read(1000)
             call.send_failure(507, "no_space", "the sandbox's disk is full")
-            call.close_connection = True
-            call.wait_for_client_to_leave()
+            over.wait(20)
 
         self.server.on("PUT", "/v1/sandboxes/{id}/fs", refuse_and_stay)
+        begun = time.monotonic()
         with self.assertRaises(torpor.NoSpaceError):
-            self.files.write("/a", endless())
+            self.files.write("/a", endless(), call_timeout_seconds=10)
+        self.assertLess(time.monotonic() - begun, 5)
         self.assertLess(len(pulled), 400)
         self.server.on("PUT", "/v1/sandboxes/{id}/fs", refuse_and_close)
         with self.assertRaises((torpor.NoSpaceError, torpor.ConnectionError)):

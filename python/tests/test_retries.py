@@ -66,7 +66,7 @@ class Retries(unittest.TestCase):
             ),
         )
         with self.assertRaises(torpor.UnavailableError):
-            self.get()
+            self.get(call_timeout_seconds=0)
         self.assertEqual((self.waits, len(self.server.calls)), ([], 1))
 
     def test_a_wait_beyond_the_call_s_time_limit_is_not_begun(self) -> None:

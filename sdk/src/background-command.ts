@@ -29,6 +29,17 @@ export class BackgroundCommand {
     return this.attach(options).result;
   }
 
+  /**
+   * Gives it input, at most 8 MiB at once; needs `keepStdinOpen`. With `close`, no more comes after that.
+   * @throws NotFoundError `process_not_found`; InvalidRequestError when its standard input is not open
+   */
+  writeStdin(
+    data: string | Uint8Array,
+    options: CallOptions & { close?: boolean | undefined } = {},
+  ): Promise<void> {
+    return this.#commands.writeStdin(this.execId, data, options);
+  }
+
   /** Signals it and all it started. Returns false when it had ended. */
   kill(signal = "SIGKILL", options: CallOptions = {}): Promise<boolean> {
     return this.#commands.kill(this.execId, signal, options);

@@ -18,6 +18,7 @@ import { pathSegment } from "./request-path.ts";
 import { requestJson } from "./request-json.ts";
 import { type SandboxProcess, sandboxProcessFromWire } from "./sandbox-process.ts";
 import type { Transport, TransportRequest } from "./transport.ts";
+import { toUploadBody } from "./upload-body.ts";
 import type { ExecResultWire, ProcessWire, StartedExecWire } from "./wire.ts";
 
 /** Time limit of a background command that sets none, seconds: the longest the server takes. */
@@ -94,6 +95,21 @@ export class SandboxCommands {
       if (error instanceof NotFoundError && error.code === "process_not_found") return false;
       throw error;
     }
+  }
+
+  async writeStdin(
+    execId: string | number,
+    data: string | Uint8Array,
+    { close = false, signal, timeoutMs }: CallOptions & { close?: boolean | undefined },
+  ): Promise<void> {
+    await this.#transport.text({
+      method: "POST",
+      path: `${this.#processPath(execId)}/stdin`,
+      query: { close: close ? "true" : undefined },
+      upload: toUploadBody(data),
+      signal,
+      timeoutMs,
+    });
   }
 
   async processes({ signal, timeoutMs }: CallOptions): Promise<SandboxProcess[]> {

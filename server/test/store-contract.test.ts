@@ -341,7 +341,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     await sandboxes.touch(record, record.lastActivityAt + 5);
     await sandboxes.touch(record, record.lastActivityAt + 1);
     expect((await sandboxes.find(scope, record.id))?.lastActivityAt).toBe(record.lastActivityAt + 5);
-    const ended = [];
+    const ended: string[] = [];
     for (const endedAt of [1, 2, 3]) {
       const one = await inState(scope, "destroying");
       ended.push((await sandboxes.advance(one, "destroyed", { endedAt }))?.id ?? "");

@@ -19,7 +19,7 @@ export interface Reply {
 export interface CallOptions {
   key?: string | null;
   json?: unknown;
-  body?: BodyInit;
+  body?: NonNullable<RequestInit["body"]>;
   headers?: Record<string, string>;
   signal?: AbortSignal;
 }

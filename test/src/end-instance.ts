@@ -52,7 +52,7 @@ export async function removeInstance(end: InstanceEnd): Promise<void> {
 }
 
 /** The living process that a run file names. */
-export function runFileIdentity(stateDir: string, program: "host" | "server"): ProcessIdentity | undefined {
+function runFileIdentity(stateDir: string, program: "host" | "server"): ProcessIdentity | undefined {
   try {
     const record = JSON.parse(readFileSync(join(stateDir, "run", `${program}.json`), "utf8")) as {
       pid: number;

@@ -28,7 +28,7 @@ export async function eventually<T>(
     if (performance.now() > deadline) {
       const said = typeof what === "string" ? what : what();
       throw new Error(
-        `waited ${timeoutMs} ms for: ${said}${cause === undefined ? "" : ` (last: ${String(cause)})`}`,
+        `waited ${timeoutMs} ms for: ${said}${cause === undefined ? "" : ` (last: ${cause instanceof Error ? cause.message : JSON.stringify(cause)})`}`,
         { cause },
       );
     }

@@ -2,7 +2,7 @@ import type { IncomingMessage } from "node:http";
 import type { HostClient } from "./host-client.ts";
 
 /** Where the code server of a sandbox listens. */
-export const CODE_PORT = 49999;
+const CODE_PORT = 49999;
 
 /** One line of the code server's answer. */
 export interface CodeLine {

@@ -4,7 +4,13 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
-import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../../host/src/driver/driver.ts";
+import type {
+  Driver,
+  MachineHandle,
+  MachineLimits,
+  MachinePlace,
+  MachineRoot,
+} from "../../host/src/driver/driver.ts";
 import { eventually } from "../src/eventually.ts";
 import { expectNoLeaks, lookAtMachine, type MachineState, otherInstanceUp } from "../src/leak-check.ts";
 import { DirectGuest } from "./direct-guest.ts";
@@ -13,7 +19,7 @@ import { DirectGuest } from "./direct-guest.ts";
 export interface DriverBed {
   driver: Driver;
   /** Root filesystem with the guest agent in it. */
-  rootfsDir: string;
+  root: MachineRoot;
   makePlace(diskMib: number): Promise<MachinePlace>;
   /** Takes a place apart after the driver has let go of it. */
   removePlace(place: MachinePlace): Promise<void>;
@@ -62,7 +68,7 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       limits = LIMITS,
       diskMib = DISK_MIB,
     ): Promise<{ machine: MachineHandle; guest: DirectGuest }> {
-      const machine = await bed.driver.boot({ rootfsDir: bed.rootfsDir }, await place(diskMib), limits);
+      const machine = await bed.driver.boot(bed.root, await place(diskMib), limits);
       onTestFinished(() => bed.driver.kill(machine.place));
       const guest = await DirectGuest.unlock(machine.place.address);
       return { machine, guest };
@@ -70,7 +76,7 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
 
     /** A machine restored from an image that ends with the test, still locked when the image was. */
     async function restored(imageDir: string): Promise<MachineHandle> {
-      const machine = await bed.driver.prepare({ rootfsDir: bed.rootfsDir }, await place(), LIMITS);
+      const machine = await bed.driver.prepare(bed.root, await place(), LIMITS);
       onTestFinished(() => bed.driver.kill(machine.place));
       await bed.driver.restore(machine, imageDir);
       return machine;
@@ -82,7 +88,7 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
     }
 
     test("boots a machine whose agent answers, locked", async () => {
-      const machine = await bed.driver.boot({ rootfsDir: bed.rootfsDir }, await place(), LIMITS);
+      const machine = await bed.driver.boot(bed.root, await place(), LIMITS);
       onTestFinished(() => bed.driver.kill(machine.place));
       const guest = new DirectGuest(machine.place.address);
       expect(await guest.waitUntilUp()).toEqual({ locked: true });
@@ -127,7 +133,7 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
     });
 
     test("refuses an image that is not there, and the machine can be killed afterwards", async () => {
-      const machine = await bed.driver.prepare({ rootfsDir: bed.rootfsDir }, await place(), LIMITS);
+      const machine = await bed.driver.prepare(bed.root, await place(), LIMITS);
       await expect(bed.driver.restore(machine, join(stateDir, "no-such-image"))).rejects.toThrow(/restore/);
       await bed.driver.kill(machine.place);
       expect(bed.driver.adopt(machine)).toBe(false);
@@ -153,7 +159,7 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       const running = await booted();
       const paused = await booted();
       await bed.driver.pause(paused.machine);
-      const prepared = await bed.driver.prepare({ rootfsDir: bed.rootfsDir }, await place(), LIMITS);
+      const prepared = await bed.driver.prepare(bed.root, await place(), LIMITS);
       for (const machine of [running.machine, paused.machine, prepared]) {
         await bed.driver.kill(machine.place);
         await bed.driver.kill(machine.place);
@@ -177,7 +183,7 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
     test("cancels a boot that is not wanted any more, and leaves nothing of it", async () => {
       const where = await place();
       const abort = new AbortController();
-      const boot = bed.driver.boot({ rootfsDir: bed.rootfsDir }, where, LIMITS, abort.signal);
+      const boot = bed.driver.boot(bed.root, where, LIMITS, abort.signal);
       setTimeout(() => abort.abort(), 60);
       await expect(boot).rejects.toThrow(/boot/);
       await expectNoProcessNames(where.directory);

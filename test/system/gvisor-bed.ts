@@ -1,6 +1,7 @@
 import { readlinkSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
+import type { MachineRoot } from "../../host/src/driver/driver.ts";
 import { CgroupTree, systemCgroupMounts } from "../../host/src/cgroup.ts";
 import { GvisorDriver, netSysctlsMustHide } from "../../host/src/driver/gvisor/gvisor-driver.ts";
 import { findRunsc, inspectRunsc } from "../../host/src/driver/gvisor/runsc.ts";
@@ -14,7 +15,7 @@ export interface GvisorBed {
   router: Router;
   driver: GvisorDriver;
   slots: Slots;
-  rootfsDir: string;
+  root: MachineRoot;
   close(): Promise<void>;
 }
 
@@ -39,14 +40,15 @@ export async function openGvisorBed(
     driver,
     cgroups,
     directory: join(stateDir, "host", "machines"),
-    netnsOf: instance.slotNetns,
+    netnsOf: (slot) => instance.slotNetns(slot),
   });
   const templates = templateCacheDir();
+  const base = join(templates, basename(readlinkSync(join(templates, "by-name", "base"))));
   return {
     router,
     driver,
     slots,
-    rootfsDir: join(templates, basename(readlinkSync(join(templates, "by-name", "base"))), "rootfs"),
+    root: { imagePath: join(base, "golden", "gvisor-systrap", "root.img") },
     close: async () => {
       await slots.sweep();
       await router.remove();

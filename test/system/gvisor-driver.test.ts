@@ -2,12 +2,13 @@ import { describeDriver } from "./driver-contract.ts";
 import { openGvisorBed } from "./gvisor-bed.ts";
 
 describeDriver("gVisor", async (stateDir) => {
-  const { driver, slots, rootfsDir, close } = await openGvisorBed(stateDir);
+  const bed = await openGvisorBed(stateDir);
+  const { driver, slots, root } = bed;
   return {
     driver,
-    rootfsDir,
+    root,
     makePlace: (diskMib) => slots.make(diskMib, "none"),
     removePlace: ({ slot }) => slots.clear(slot),
-    close,
+    close: () => bed.close(),
   };
 });

@@ -36,7 +36,7 @@ describe("the host's HTTP interface", () => {
   test("makes the same id once, however often it is asked", async () => {
     const id = `s${"b".repeat(25)}`;
     const answers = await Promise.all(Array.from({ length: 4 }, () => torpor().host.tryCreate({}, id)));
-    expect(answers.map(({ status }) => status).sort()).toEqual([200, 200, 200, 201]);
+    expect(answers.map(({ status }) => status).sort((a, b) => a - b)).toEqual([200, 200, 200, 201]);
     await torpor().host.end(id);
     expect([(await torpor().host.tryCreate({}, id)).status, (await torpor().host.end(id)).state]).toEqual([
       410,

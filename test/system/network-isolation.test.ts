@@ -91,7 +91,7 @@ describe("the network of a sandbox", () => {
 
   async function sandbox(egress: "internet" | "none"): Promise<Sandbox> {
     const place = await bed.slots.make(512, egress);
-    await bed.driver.boot({ rootfsDir: bed.rootfsDir }, place, { cpu: 1, memoryMib: 512 });
+    await bed.driver.boot(bed.root, place, { cpu: 1, memoryMib: 512 });
     return { guest: await DirectGuest.unlock(place.address), address: place.address, slot: place.slot };
   }
 

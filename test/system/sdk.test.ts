@@ -59,7 +59,7 @@ describe("a program with the SDK", () => {
       rmSync(directory, { recursive: true });
     }
     const left: string[] = [];
-    for await (const other of Sandbox.list({ state: ["running"], ...connection() })) left.push(other.id);
+    for await (const other of Sandbox.list({ state: "running", ...connection() })) left.push(other.id);
     expect(left).toEqual([sandbox.id]);
   });
 
@@ -137,6 +137,11 @@ describe("a program with the SDK", () => {
       "the whole process group to be gone",
       async () => (await sandbox.exec("pgrep -c -x sleep")).stdout === "0\n",
     );
+    const hungry = await create({ memoryMb: 256 });
+    const { outcome, message } = await hungry.exec(["python3", "-c", "x = bytearray(2_000_000_000)"]);
+    expect([outcome, message]).toEqual(["oom", expect.stringContaining("memory_mb")]);
+    expect(await hungry.exec("exit 1")).toMatchObject({ outcome: "exited", exitCode: 1 });
+    await hungry.destroy();
     const much = await sandbox.exec("head -c 100000 /dev/zero", { maxOutputBytes: 1000, bytes: true });
     expect(much).toMatchObject({ truncated: true, stdoutBytes: 100_000 });
     expect(much.stdout).toHaveLength(1000);

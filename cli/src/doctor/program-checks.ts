@@ -47,6 +47,7 @@ export function programChecks({ env, root }: ProgramCheckOptions): Check[] {
       probe: () => probeGo(findProgram("go", path), readFileSync(join(root, "guest", "go.mod"), "utf8")),
     },
     present("mmdebstrap", "mmdebstrap", "mmdebstrap", "builds the templates' root filesystems"),
+    present("mkfs.erofs", "mkfs.erofs", "erofs-utils", "packs a template's root filesystem for the runtime"),
     present("ip", "ip", "iproute2", "makes each sandbox's network namespace and link"),
     present(
       "nft",

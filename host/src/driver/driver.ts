@@ -1,10 +1,10 @@
 import type { CgroupUsage } from "../cgroup.ts";
 import type { ProcessIdentity } from "../process-identity.ts";
 
-/** What a machine is made from: an immutable root filesystem. */
+/** What a machine is made from: an immutable root filesystem, as {@link Driver.packRoot} made it. */
 export interface MachineRoot {
-  /** Directory with the root filesystem; never written to. */
-  rootfsDir: string;
+  /** A file, never written to; all machines of a template share it. */
+  imagePath: string;
 }
 
 /** Limits of a machine as its user sees them; the driver adds its own overhead. */
@@ -49,6 +49,8 @@ export interface DriverInfo {
  */
 export interface Driver {
   readonly info: DriverInfo;
+  /** Writes the root filesystem in `rootfsDir` to the file `imagePath`, in the form this driver runs machines from. */
+  packRoot(rootfsDir: string, imagePath: string, signal?: AbortSignal): Promise<MachineRoot>;
   /** Starts a machine from its root filesystem; the guest agent comes up by itself. */
   boot(
     root: MachineRoot,

@@ -2,14 +2,16 @@ import { mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { CodedError } from "@torpor/protocol";
-import type { Driver, MachineLimits } from "../driver/driver.ts";
+import type { Driver, MachineLimits, MachineRoot } from "../driver/driver.ts";
 import { GuestClient } from "./guest-client.ts";
 import type { TemplateManifest } from "../template/manifest.ts";
 import type { Slots } from "./slots.ts";
 
-/** A golden snapshot: a template booted, warmed up, locked and checkpointed by one driver build. */
+/** A golden snapshot: a template packed, booted, warmed up, locked and checkpointed by one driver build. */
 export interface Golden {
   imageDir: string;
+  /** The root filesystem it stands on. */
+  root: MachineRoot;
 }
 
 interface GoldenManifest {
@@ -21,6 +23,7 @@ interface GoldenManifest {
 
 const MANIFEST = "golden.json";
 const IMAGE = "image";
+const ROOT = "root.img";
 /** A cold boot of the agent takes well under a second; a machine under load may need longer. */
 const BOOT_TIMEOUT_MS = 30_000;
 /** A notebook kernel that imports its libraries on a busy machine needs a minute at worst. */
@@ -54,7 +57,7 @@ export async function findGolden(goldenDir: string, driver: Driver): Promise<Gol
     manifest.acceleration !== acceleration
   )
     return undefined;
-  return { imageDir: join(goldenDir, IMAGE) };
+  return { imageDir: join(goldenDir, IMAGE), root: { imagePath: join(goldenDir, ROOT) } };
 }
 
 /** Boots the template cold, waits until the agent is up and locked, and checkpoints it. The rename is the commit. */
@@ -76,7 +79,8 @@ export async function bakeGolden(options: {
   const place = await slots.make(diskMib, "none");
   const guest = new GuestClient(place.address);
   try {
-    const machine = await driver.boot({ rootfsDir }, place, limits, signal);
+    const root = await driver.packRoot(rootfsDir, join(unfinished, ROOT), signal);
+    const machine = await driver.boot(root, place, limits, signal);
     const { locked } = await guest.waitUntilUp(BOOT_TIMEOUT_MS, signal);
     if (!locked)
       throw new CodedError(
@@ -118,5 +122,5 @@ export async function bakeGolden(options: {
     await slots.clear(place.slot);
     await rm(unfinished, { recursive: true, force: true });
   }
-  return { imageDir: join(goldenDir, IMAGE) };
+  return { imageDir: join(goldenDir, IMAGE), root: { imagePath: join(goldenDir, ROOT) } };
 }

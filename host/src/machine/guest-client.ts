@@ -16,7 +16,7 @@ export interface GuestPreparation {
 }
 
 /** A program the guest agent starts, waits for, and starts anew when it dies. */
-export interface GuestService {
+interface GuestService {
   name: string;
   command: readonly string[];
   /** Default: the machine's default user. */

@@ -16,7 +16,7 @@ export interface PristineMachine {
 }
 
 export interface PoolOptions {
-  template: { name: string; rootfsDir: string; golden: Golden };
+  template: { name: string; golden: Golden };
   driver: Driver;
   slots: Pick<Slots, "make" | "clear">;
   clock: Clock;
@@ -182,7 +182,7 @@ export class Pool {
     const { slots, driver, template, limits } = this.#options;
     const place = await slots.make(diskMib, "internet");
     try {
-      return await driver.prepare({ rootfsDir: template.rootfsDir }, place, limits, signal);
+      return await driver.prepare(template.golden.root, place, limits, signal);
     } catch (error) {
       await slots.clear(place.slot);
       throw error;

@@ -2,7 +2,7 @@ import type { Clock, Gate, Log } from "@torpor/base";
 import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
 import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
-import { bakeGolden, findGolden, type Golden, goldenName } from "./golden.ts";
+import { bakeGolden, findGolden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
 import type { MachineSource } from "./machine-parts.ts";
 import type { EmptyMachineSource } from "./sleep.ts";
@@ -77,7 +77,9 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
       if (open?.template.hash === templateHash) return open.pool.empty(diskMib, signal);
     }
     const template = await store.find(templateHash);
-    if (template === undefined) {
+    const golden =
+      template === undefined ? undefined : await findGolden(template.goldenDir(goldenName(driver)), driver);
+    if (golden === undefined) {
       throw new CodedError(
         "image_incompatible",
         `the template it stands on (${templateHash.slice(0, 16)}) is not on this host any more; build it again`,
@@ -87,7 +89,7 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
     return restoreGate.run(async () => {
       const place = await slots.make(diskMib, "internet");
       try {
-        return await driver.prepare({ rootfsDir: template.rootfsDir }, place, limits, signal);
+        return await driver.prepare(golden.root, place, limits, signal);
       } catch (error) {
         await slots.clear(place.slot);
         throw error;
@@ -134,7 +136,7 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
       );
     }
     const pool = new Pool({
-      template: { name, rootfsDir: template.rootfsDir, golden },
+      template: { name, golden },
       driver,
       slots,
       clock,

@@ -1,3 +1,5 @@
+import { isIPv4 } from "node:net";
+
 /**
  * Addresses. Inside, every sandbox has the same address, so that a snapshot restores anywhere (gVisor's sentry dies
  * when it restores a connected UDP socket under another one). Outside, slot n of an instance is reached at
@@ -19,6 +21,9 @@ export const MAX_SLOT = 4090;
 
 /** Number of /20 blocks in 198.18.0.0/15. */
 export const BLOCK_COUNT = 32;
+
+const RANGE_PREFIX_LENGTH = 15;
+const BLOCK_PREFIX_LENGTH = 20;
 
 export interface AddressBlock {
   /** 0 to 31. */
@@ -54,6 +59,20 @@ export function addressBlock(index: number): AddressBlock {
       return dotted(start + slot);
     },
   };
+}
+
+/**
+ * Whether a route to `destination`, as `ip route` writes it, leads part of the block elsewhere. Wider ones than the whole
+ * range, such as a VPN's half of the internet, do not: the block's own route is more specific.
+ */
+export function routeTouchesBlock(destination: string, block: AddressBlock): boolean {
+  const [address = "", length = "32"] = destination.split("/");
+  const prefix = Number(length);
+  if (!isIPv4(address) || prefix < RANGE_PREFIX_LENGTH) return false;
+  const size = 2 ** (32 - Math.min(prefix, BLOCK_PREFIX_LENGTH));
+  const start = (text: string): number =>
+    Math.floor(text.split(".").reduce((value, part) => value * 256 + Number(part), 0) / size);
+  return start(address) === start(block.slotAddress(1));
 }
 
 /**

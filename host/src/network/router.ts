@@ -11,6 +11,7 @@ import {
   GUEST_ADDRESS,
   GUEST_MAC,
   GUEST_PREFIX_LENGTH,
+  routeTouchesBlock,
   MAX_SLOT,
 } from "./address-plan.ts";
 import { turnForwardingBack, turnForwardingOn } from "./ip-forward.ts";
@@ -314,9 +315,9 @@ async function otherInstanceUp(instance: Instance): Promise<boolean> {
 /** Picks a /20 that no route of the host covers, so that several instances and foreign networks stay apart. */
 async function freeBlock(): Promise<AddressBlock> {
   const { stdout } = await run(["ip", "-json", "-4", "route", "show", "table", "all"]);
-  const taken = new Set((JSON.parse(stdout) as { dst: string }[]).map((route) => route.dst));
+  const destinations = (JSON.parse(stdout) as { dst: string }[]).map((route) => route.dst);
   const free = Array.from({ length: BLOCK_COUNT }, (_, index) => addressBlock(index)).filter(
-    (block) => !taken.has(block.cidr) && !taken.has(block.hostAddress) && !taken.has(block.routerAddress),
+    (block) => !destinations.some((destination) => routeTouchesBlock(destination, block)),
   );
   const picked = free[Math.floor(Math.random() * free.length)];
   if (picked === undefined) {
@@ -356,7 +357,9 @@ async function ipBatch(
 }
 
 async function nft(netns: string | undefined, script: string): Promise<void> {
-  const where: string[] = netns === undefined ? [] : ["ip", "netns", "exec", netns];
-  const [program = "nft", ...rest] = [...where, "nft", "-f", "-"];
-  await run([program, ...rest], { input: `${script}\n`, timeoutMs: 20_000 });
+  const argv: [string, ...string[]] = ["nft", "-f", "-"];
+  await run(netns === undefined ? argv : ["ip", "netns", "exec", netns, ...argv], {
+    input: `${script}\n`,
+    timeoutMs: 20_000,
+  });
 }

@@ -21,7 +21,7 @@ export const BUILD_STAGES = [
   "digest",
   "commit",
 ] as const;
-export type BuildStage = (typeof BUILD_STAGES)[number];
+type BuildStage = (typeof BUILD_STAGES)[number];
 
 const BYTES_PER_UNIT: Record<string, number> = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9 };
 

@@ -20,7 +20,7 @@ import { type StoredTemplate, TemplateStore } from "./template-store.ts";
 import { digestTree } from "./tree-digest.ts";
 
 /** Free space without which a build is not begun: code-interpreter takes 1 GiB, its packages and margin the rest. */
-export const FREE_BYTES_MIN = 3 * 1024 ** 3;
+const FREE_BYTES_MIN = 3 * 1024 ** 3;
 
 export interface BuildTemplateOptions {
   recipe: Recipe;

@@ -43,11 +43,6 @@ export function contentHash(inputs: HashedInputs): string {
   );
 }
 
-/** The first 16 hex digits: enough to tell templates apart in lists and file names. */
-export function shortId(hash: string): string {
-  return hash.slice(0, 16);
-}
-
 /** SHA-256 of a file, hex, read in pieces. */
 export async function fileSha256(path: string): Promise<string> {
   const hash = createHash("sha256");

@@ -7,7 +7,7 @@ import { placeFile, placeFolder, placeIn } from "./place-file.ts";
 import type { Recipe } from "./recipe.ts";
 
 /** Where every template has the guest agent. */
-export const GUEST_PATH = "/usr/local/lib/torpor/torpor-guest";
+const GUEST_PATH = "/usr/local/lib/torpor/torpor-guest";
 
 /**
  * Makes /tmp not empty: over an empty one gVisor mounts a tmpfs, which is memory, and filling it would end the sandbox

@@ -3,7 +3,7 @@ import { link, mkdir, readdir, rename, rm, stat, utimes } from "node:fs/promises
 import { join } from "node:path";
 
 /** Default bound of the kept packages, bytes. Both templates of this repository need a sixth of it. */
-export const PACKAGE_CACHE_BYTES = 1024 ** 3;
+const PACKAGE_CACHE_BYTES = 1024 ** 3;
 
 /**
  * Debian packages kept between builds, so that a rebuild after a change of the guest agent downloads nothing. apt takes

@@ -45,7 +45,7 @@ const serviceSchema = z.strictObject({
 });
 
 /** `template.json`, as written. Every field but `name` may come from the recipe named by `extends`. */
-export const recipeFileSchema = z.strictObject({
+const recipeFileSchema = z.strictObject({
   name: z.string().regex(TEMPLATE_NAME, "must be lower-case letters, digits and hyphens"),
   extends: z.string().regex(TEMPLATE_NAME).optional(),
   description: z.string().max(500).optional(),
@@ -83,7 +83,7 @@ export type NpmPackage = z.infer<typeof npmPackageSchema>;
 type TemplateService = z.infer<typeof serviceSchema>;
 
 /** One entry of a recipe's `files/`, to be owned by root in the template. */
-export interface RecipeEntry {
+interface RecipeEntry {
   /** Absolute in the new root. */
   path: string;
   kind: "file" | "link" | "folder";

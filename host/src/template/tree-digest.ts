@@ -57,7 +57,9 @@ export async function digestTree(root: string, signal?: AbortSignal): Promise<Tr
     if (stat.isSymbolicLink()) hash.update(readlinkSync(path, "buffer"));
     else if (stat.isFile()) hashContent(hash, path, buffer);
     else if (stat.isDirectory()) {
-      const names = readdirSync(path, "buffer").sort(Buffer.compare).reverse();
+      const names = readdirSync(path, "buffer")
+        .sort((a, b) => Buffer.compare(a, b))
+        .reverse();
       for (const name of names)
         waiting.push(relative.length === 0 ? name : Buffer.concat([relative, Buffer.from("/"), name]));
     }

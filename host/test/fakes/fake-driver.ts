@@ -46,6 +46,10 @@ export class FakeDriver implements Driver {
   readonly #failures = new Map<DriverStep, number>();
   readonly #holds = new Map<DriverStep, Promise<void>>();
 
+  async packRoot(_rootfsDir: string, imagePath: string): Promise<MachineRoot> {
+    return { imagePath };
+  }
+
   /** Makes a step fail the next `times` times. */
   fail(step: DriverStep, times = 1): void {
     this.#failures.set(step, times);
@@ -77,7 +81,7 @@ export class FakeDriver implements Driver {
 
   async boot(root: MachineRoot, place: MachinePlace, limits: MachineLimits): Promise<MachineHandle> {
     const handle = await this.prepare(root, place, limits);
-    await this.restore(handle, root.rootfsDir);
+    await this.restore(handle, root.imagePath);
     return handle;
   }
 

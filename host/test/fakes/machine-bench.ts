@@ -15,7 +15,7 @@ import { FakeDriver } from "./fake-driver.ts";
 import { FakeRouter } from "./fake-router.ts";
 
 /** A journal whose disk is full when a test says so. */
-export class FillableJournal extends Journal {
+class FillableJournal extends Journal {
   full = false;
 
   override put(entry: MachineEntry): void {
@@ -53,7 +53,7 @@ export class MachineBench {
         const place = await this.slots.make(diskMib, "internet");
         try {
           const handle = await this.driver.prepare(
-            { rootfsDir: "" },
+            { imagePath: "" },
             place,
             { cpu: 1, memoryMib: 1 },
             signal,
@@ -83,7 +83,7 @@ export class MachineBench {
         empty: async (_hash, diskMib, signal) => {
           const place = await this.slots.make(diskMib, "internet");
           try {
-            return await this.driver.prepare({ rootfsDir: "" }, place, { cpu: 1, memoryMib: 1 }, signal);
+            return await this.driver.prepare({ imagePath: "" }, place, { cpu: 1, memoryMib: 1 }, signal);
           } catch (error) {
             await this.slots.clear(place.slot);
             throw error;

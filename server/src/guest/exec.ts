@@ -42,6 +42,8 @@ export interface FollowOptions {
   onSandboxEnded: (fate: LostFate) => void;
 }
 
+const OOM_MESSAGE = "the sandbox ran out of memory; create one with a larger memory_mb";
+
 /** A new id for a command nobody gave a key for. It names a command within its sandbox and opens nothing. */
 export function newExecId(): string {
   return serialId("x");
@@ -82,6 +84,7 @@ async function* follow(
   asked: "command" | "process",
 ): AsyncGenerator<ExecProgress> {
   const startedAt = performance.now();
+  const begunAtUnixMs = Date.now();
   let started = false;
   try {
     for await (const event of events) {
@@ -98,7 +101,8 @@ async function* follow(
           yield { type: "output", stream: "stdout", base64: event.data.pty, lostBytes };
       } else if (event.keepalive !== undefined) yield { type: "keepalive" };
       else if (event.end !== undefined) {
-        yield { type: "ended", end: toEnd(event.end, performance.now() - startedAt) };
+        const end = toEnd(event.end, performance.now() - startedAt);
+        yield { type: "ended", end: await withOom(target, end, begunAtUnixMs) };
         return;
       }
     }
@@ -145,6 +149,21 @@ async function* follow(
   }
 }
 
+/**
+ * Tells an end for lack of memory from others. gVisor ends a process whose memory the kernel took away by exit code 1,
+ * without a word; a shell above it says 1 or 137. Only the host, which sees the kernel's counter, knows why.
+ */
+async function withOom(target: ExecTarget, end: ExecEnd, begunAtUnixMs: number): Promise<ExecEnd> {
+  const isSuspect =
+    (end.outcome === "exited" && (end.exit_code === 1 || end.exit_code === 137)) ||
+    (end.outcome === "signalled" && end.signal === "SIGKILL");
+  if (!isSuspect) return end;
+  const machine = await target.host.client.findMachine(target.record.id).catch(() => undefined);
+  const oomAt = machine?.last_oom_at ?? null;
+  if (oomAt === null || Date.parse(oomAt) < begunAtUnixMs) return end;
+  return { ...end, outcome: "oom", message: OOM_MESSAGE };
+}
+
 function lostEnd(fate: LostFate, durationMs: number): ExecEnd {
   return {
     exit_code: null,
@@ -177,8 +196,7 @@ function toEnd(end: NonNullable<ProcessEvent["end"]>, durationMs: number): ExecE
     duration_ms: detail.durationMs,
     totals: detail,
   };
-  if (detail.outcome === "oom")
-    result.message = "the sandbox ran out of memory; create one with a larger memory_mb";
+  if (detail.outcome === "oom") result.message = OOM_MESSAGE;
   return result;
 }
 

@@ -221,6 +221,9 @@ export class HostClient {
       }
       const allHeaders: OutgoingHttpHeaders = { ...headers, authorization: this.#authorization };
       if (Buffer.isBuffer(body)) allHeaders["content-length"] = body.length;
+      // Told to close, the host would do so as soon as it has answered, which may be before our last, empty write:
+      // EPIPE would then hide the answer. Without an agent to keep it the connection is closed on our side.
+      else if (body !== undefined) allHeaders["connection"] = "keep-alive";
       const stream = body === undefined || Buffer.isBuffer(body) ? undefined : body;
       // An upload cannot be sent again, so it never risks a kept connection that the host has just closed.
       const outgoing = httpRequest({

@@ -35,7 +35,12 @@ const CAPABILITIES = [
 
 export interface BundleOptions {
   directory: string;
-  rootfsDir: string;
+  /** EROFS image with the root filesystem. */
+  rootImagePath: string;
+  /** An empty directory: runsc wants one, and mounts the image over it. */
+  emptyDir: string;
+  /** Where the writable layer's file lies. */
+  overlayDir: string;
   netns: string;
   /** PID 1. Default: the guest agent. */
   args?: readonly string[];
@@ -44,7 +49,9 @@ export interface BundleOptions {
 /** Writes the OCI bundle (config.json) of a machine. The same for every machine of a template but for the netns. */
 export async function writeBundle({
   directory,
-  rootfsDir,
+  rootImagePath,
+  emptyDir,
+  overlayDir,
   netns,
   args = GUEST_COMMAND,
 }: BundleOptions): Promise<void> {
@@ -68,7 +75,13 @@ export async function writeBundle({
       },
       rlimits: [{ type: "RLIMIT_NOFILE", hard: 1_048_576, soft: 65_536 }],
     },
-    root: { path: rootfsDir, readonly: false },
+    root: { path: emptyDir, readonly: false },
+    // The sentry maps the image itself: no gofer process, no copy of a page, and symlinks answer as on any Linux.
+    annotations: {
+      "dev.gvisor.spec.rootfs.source": rootImagePath,
+      "dev.gvisor.spec.rootfs.type": "erofs",
+      "dev.gvisor.spec.rootfs.overlay": `dir=${overlayDir}`,
+    },
     hostname: "torpor",
     mounts: [
       { destination: "/proc", type: "proc", source: "proc" },

@@ -5,6 +5,7 @@ The guest agent connects to every socket in FOLDER after a restore, sends one li
 
 import atexit
 import base64
+import glob
 import json
 import os
 import random
@@ -51,6 +52,12 @@ def listen(name: str, then: Then | None = None, own_names: frozenset[str] = froz
     os.register_at_fork(after_in_child=listener.close)
     reseed(os.urandom(64))
     threading.Thread(target=_serve, args=(listener, then, own_names), name="torpor-restore", daemon=True).start()
+
+
+def forget(pid: int) -> None:
+    """Takes away the registration of a process that was killed. The next restore would as well."""
+    for path in glob.glob(f"{FOLDER}/*.{pid}.sock"):
+        _remove(path)
 
 
 def reseed(entropy: bytes) -> None:

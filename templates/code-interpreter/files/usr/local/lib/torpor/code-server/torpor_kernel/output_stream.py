@@ -1,8 +1,11 @@
 """Standard output and error of a kernel: any text, any bytes, in bounded memory."""
 
+import array
 import codecs
+import fcntl
 import os
-import sys
+import select
+import termios
 import threading
 
 from ipykernel.iostream import OutStream
@@ -28,6 +31,9 @@ class OutputStream(OutStream):
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string).__name__}")
         length = len(string)
+        if not self._is_master_process():
+            self._write_as_child(string)
+            return length
         for start in range(0, length, PIECE_CHARACTERS):
             piece = string if length <= PIECE_CHARACTERS else string[start : start + PIECE_CHARACTERS]
             if not piece.isascii():
@@ -37,6 +43,12 @@ class OutputStream(OutStream):
             if self._unsent >= PIECE_CHARACTERS:
                 self._wait_until_sent()
         return length
+
+    def _write_as_child(self, string: str) -> None:
+        """A forked child must not touch the parent's sockets; its descriptor leads to the parent's pipe."""
+        data = memoryview(string.encode("utf-8", "replace"))
+        while data:
+            data = data[os.write(1 if self.name == "stdout" else 2, data) :]
 
     def _flush_buffer(self) -> str:
         self._unsent = 0
@@ -56,26 +68,44 @@ class OutputStream(OutStream):
     def flush(self) -> None:
         self._wait_until_sent()
 
+    def _setup_stream_redirects(self, name: str) -> None:
+        # Reading is done under this lock and never waits in it, so that `drain` knows where what was written is.
+        self._pipe = threading.Lock()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        super()._setup_stream_redirects(name)
+
     def _watch_pipe_fd(self) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        poll = select.poll()
+        poll.register(self._fid, select.POLLIN)
         while self._should_watch:
-            try:
-                data = os.read(self._fid, PIPE_READ_BYTES)
-            except OSError:
-                return
-            if not data:
-                return
-            try:
-                self.write(decoder.decode(data))
-            except Exception as error:  # the pipe must be read on, or every later writer to it hangs
-                os.write(self._original_stdstream_copy, f"torpor: output was lost: {error}\n".encode())
+            events = poll.poll()
+            with self._pipe:
+                if self._available() > 0:
+                    self._read_pipe()
+                elif any(event & ~select.POLLIN for _, event in events):
+                    return  # the code has closed its standard streams
+
+    def drain(self) -> None:
+        """Passes on what child processes and native code have written up to now; what they write later is not waited for."""
+        with self._pipe:
+            left = self._available()
+            while left > 0:
+                left -= self._read_pipe()
+
+    def _available(self) -> int:
+        count = array.array("i", [0])
+        fcntl.ioctl(self._fid, termios.FIONREAD, count)
+        return count[0]
+
+    def _read_pipe(self) -> int:
+        data = os.read(self._fid, PIPE_READ_BYTES)
+        try:
+            self.write(self._decoder.decode(data))
+        except Exception as error:  # the pipe must be read on, or every later writer to it hangs
+            os.write(self._original_stdstream_copy, f"torpor: output was lost: {error}\n".encode())
+        return len(data)
 
     def close(self) -> None:
         # Whoever holds the pipe's other end may never close it: this thread ends with the process.
         self._should_watch = False
         self.pub_thread = None
-
-
-def original_error_stream() -> int:
-    """The descriptor behind standard error before it was replaced."""
-    return getattr(sys.stderr, "_original_stdstream_copy", 2)

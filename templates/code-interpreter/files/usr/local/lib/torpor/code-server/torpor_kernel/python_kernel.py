@@ -1,5 +1,6 @@
 """The Python kernel: IPython's, with per-call environment and with data of tables and charts beside their pictures."""
 
+import sys
 from typing import Any
 
 from IPython.core.formatters import BaseFormatter
@@ -9,6 +10,7 @@ from traitlets import ObjectName, Unicode
 from torpor_kernel.call_environment import call_environment
 from torpor_kernel.chart_data import chart_of_figure
 from torpor_kernel.inline_figures import show_figures_inline
+from torpor_kernel.output_stream import OutputStream
 from torpor_kernel.table_data import table_of_frame
 
 
@@ -67,3 +69,7 @@ class PythonKernel(IPythonKernel):
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         with call_environment(parent):
             await super().execute_request(stream, ident, parent)
+        # Before the execution counts as over: what comes later belongs to none.
+        for output in (sys.stdout, sys.stderr):
+            if isinstance(output, OutputStream):
+                output.drain()

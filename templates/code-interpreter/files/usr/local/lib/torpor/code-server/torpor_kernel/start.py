@@ -5,6 +5,7 @@ import sys
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+UNUSED = ("debugpy", "jedi")
 # Set by the kernel for itself; the template's value is for scripts.
 OWN_NAMES = frozenset({"MPLBACKEND"})
 
@@ -13,8 +14,9 @@ def main() -> None:
     language = sys.argv.pop(1)
     # Python put this script's folder first; what is imported below is ours, and afterwards the path is the user's.
     sys.path[0] = _FOLDER
-    # The debugger costs a third of the kernel's memory, and nothing here speaks its protocol.
-    sys.modules["debugpy"] = None  # type: ignore[assignment]
+    # Debugger and completer take a third of the kernel's memory, and nothing here asks for either.
+    for unused in UNUSED:
+        sys.modules[unused] = None  # type: ignore[assignment]
     import torpor_restore
     from torpor_kernel.app import KernelApp
 
@@ -28,7 +30,8 @@ def main() -> None:
         from torpor_kernel.python_kernel import PythonKernel
 
         KernelApp.kernel_class = PythonKernel
-    del sys.modules["debugpy"]
+    for unused in UNUSED:
+        del sys.modules[unused]  # the user may import them
     del sys.path[0]
     torpor_restore.listen(f"{language}-kernel", on_restore, OWN_NAMES)
     KernelApp.launch_instance()

@@ -1,9 +1,10 @@
 """A context: a kernel that is replaced when it dies, and executions that take turns on it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from torpor_notebook.environment import kernel_environment
 from torpor_notebook.kernel import Kernel, KernelLost
@@ -106,7 +107,7 @@ class Context:
         finally:
             self._turn.release()
 
-    def _spawn(self, work) -> None:  # type: ignore[no-untyped-def]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

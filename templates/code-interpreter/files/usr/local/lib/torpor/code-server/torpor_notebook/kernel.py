@@ -13,6 +13,7 @@ import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 
+import torpor_restore
 from torpor_notebook.limits import KERNEL_START_SECONDS, LINES_WAITING_MAX, RESULT_BYTES_MAX
 from torpor_notebook.lines import Line, left_out, line_of
 
@@ -37,6 +38,7 @@ class Kernel:
         self._shell: zmq.asyncio.Socket = manager.connect_shell()
         self._output: zmq.asyncio.Socket = manager.connect_iopub()
         self._dead = asyncio.Event()
+        self._pid: int = manager.provisioner.pid
         self._ending: asyncio.Task[None] | None = None
         self._parent = ""
         # Whether the code has asked for the kernel's end, which is then not to be used again.
@@ -72,10 +74,6 @@ class Kernel:
             raise
         kernel._reading = asyncio.create_task(kernel._read_output())
         return kernel
-
-    @property
-    def pid(self) -> int:
-        return self._manager.provisioner.pid
 
     def look(self) -> bool:
         """Whether it lives; called when a child of this process has ended."""
@@ -140,6 +138,7 @@ class Kernel:
         try:
             await self._manager.shutdown_kernel(now=True)
         finally:
+            torpor_restore.forget(self._pid)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _until_ready(self) -> None:
