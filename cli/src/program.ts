@@ -5,11 +5,16 @@ import { registerCreate } from "./commands/create.ts";
 import { registerDoctor } from "./commands/doctor.ts";
 import { registerDown } from "./commands/down.ts";
 import { registerExec } from "./commands/exec.ts";
+import { registerFork } from "./commands/fork.ts";
 import { registerKey } from "./commands/key.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerLs } from "./commands/ls.ts";
+import { registerPromote } from "./commands/promote.ts";
 import { registerRm } from "./commands/rm.ts";
 import { registerRun } from "./commands/run.ts";
+import { registerSession } from "./commands/session.ts";
+import { registerSleep } from "./commands/sleep.ts";
+import { registerSnapshot } from "./commands/snapshot.ts";
 import { registerStatus } from "./commands/status.ts";
 import { registerTemplate } from "./commands/template.ts";
 import { registerUp } from "./commands/up.ts";
@@ -27,6 +32,11 @@ const REGISTRATIONS = [
   registerCp,
   registerLs,
   registerRm,
+  registerSession,
+  registerSleep,
+  registerFork,
+  registerSnapshot,
+  registerPromote,
   registerLogs,
   registerTemplate,
   registerKey,
