@@ -2,11 +2,11 @@ import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { run, Scope } from "@torpor/base";
 
-/** Addresses of the fake internet. 203.0.113.0/24 is TEST-NET-3 (RFC 5737): it is nobody's. */
+/** Addresses of the fake internet. 198.51.100.0/24 is TEST-NET-2 (RFC 5737): it is nobody's. */
 export const FAKE_INTERNET = {
   /** This machine's own address on the link to it: a public address of the host, as a sandbox sees it. */
-  hostAddress: "203.0.113.1",
-  webServer: "203.0.113.10",
+  hostAddress: "198.51.100.1",
+  webServer: "198.51.100.10",
   /** A private address that serves too, as a resolver or an office network does. */
   privateServer: "10.99.0.53",
   otherPrivateServer: "192.168.99.54",
@@ -15,7 +15,8 @@ export const FAKE_INTERNET = {
   udpPorts: [53, 5353],
 } as const;
 
-const PREFIX_LENGTH = 24;
+/** As short a route as serves: a test must not lead away more of the machine's traffic than it needs. */
+const PREFIX_LENGTH = 28;
 
 /** In the namespace: echoes who is seen to speak, on every address, and tells of each datagram and connection. */
 const SERVICES = `

@@ -292,7 +292,7 @@ s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind((sys.argv[1],0)); s.se
           source,
           text,
         ]);
-      for (const address of ["10.200.0.9", other.address, "203.0.113.99"]) {
+      for (const address of ["10.200.0.9", other.address, "198.51.100.99"]) {
         await run(["ip", "-n", netns, "addr", "add", `${address}/32`, "dev", "eth0"]);
         await send(address, `forged ${address}`);
       }
