@@ -26,6 +26,7 @@ export const LIMITS = {
   maxPathBytes: 4095,
   maxCommandBytes: 1024 * 1024,
   defaultExecTimeoutSeconds: 60,
+  defaultCodeTimeoutSeconds: 300,
   maxExecTimeoutSeconds: 86_400,
   /** Default and largest kept output of a buffered exec, bytes per stream. */
   defaultMaxOutputBytes: 4 * 1024 * 1024,

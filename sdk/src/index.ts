@@ -2,6 +2,8 @@ export type { ApiKey, ApiKeyCreateOptions, ApiKeys } from "./api-keys.ts";
 export type { BackgroundCommand } from "./background-command.ts";
 export type { CallOptions, KeyedCallOptions } from "./call-options.ts";
 export type { TorporOptions } from "./connection-options.ts";
+export type { CodeContext, CodeContexts } from "./code-contexts.ts";
+export type { CodeError, CodeExecution, CodeResult, RunCodeOptions } from "./run-code.ts";
 export type { SandboxCreateOptions } from "./create-sandbox.ts";
 export type { Exploration, ExploreOptions } from "./explore.ts";
 export type { ForkOptions, ForkResult } from "./fork-sandbox.ts";

@@ -1,6 +1,8 @@
 import type { BackgroundCommand } from "./background-command.ts";
 import type { CallOptions } from "./call-options.ts";
 import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
+import { CodeContexts } from "./code-contexts.ts";
+import { type CodeExecution, runCode, type RunCodeOptions } from "./run-code.ts";
 import type { SandboxCreateOptions } from "./create-sandbox.ts";
 import { NotFoundError, SandboxEndedError, TorporError } from "./errors.ts";
 import type {
@@ -41,6 +43,8 @@ function sandboxesOf(options: TorporOptions): SandboxCollection {
 export class Sandbox implements AsyncDisposable {
   readonly id: string;
   readonly files: SandboxFiles;
+  /** Notebook kernels, each with variables of its own. */
+  readonly contexts: CodeContexts;
   readonly #transport: Transport;
   readonly #path: string;
   readonly #commands: SandboxCommands;
@@ -63,6 +67,7 @@ export class Sandbox implements AsyncDisposable {
     this.#info = sandboxInfoFromWire(wire);
     this.#commands = new SandboxCommands(transport, this.#path);
     this.#lifecycle = new SandboxLifecycle(transport, this.#path);
+    this.contexts = new CodeContexts(transport, `${this.#path}/code/contexts`);
     this.files = new SandboxFiles(transport, `${this.#path}/fs`);
   }
 
@@ -132,6 +137,14 @@ export class Sandbox implements AsyncDisposable {
   execStream(cmd: Command, options?: ExecStreamTextOptions): ExecStream;
   execStream(cmd: Command, options: ExecStreamOptions = {}): ExecStream<string | Uint8Array> {
     return this.#commands.execStream(cmd, options);
+  }
+
+  /**
+   * Runs code in a notebook kernel: its variables stay for the next call, and over a hibernation. An exception in the code
+   * is in `error`, not thrown. Aborting interrupts it. Needs the template `code-interpreter`, or one with its kernels.
+   */
+  runCode(code: string, options: RunCodeOptions = {}): Promise<CodeExecution> {
+    return runCode(this.#transport, `${this.#path}/code`, code, options);
   }
 
   /** Starts a command that goes on without us; its `timeoutSeconds` is 86,400 (a day) when absent. */

@@ -103,6 +103,12 @@ export interface SessionWire {
   created: boolean;
 }
 
+export interface CodeContextWire {
+  id: string;
+  language: string;
+  cwd: string;
+}
+
 export interface ExecResultWire {
   exec_id: string;
   exit_code: number | null;

@@ -37,6 +37,8 @@ export class FakeHost {
   /** `METHOD path` of every request that was let in. */
   readonly requests: string[] = [];
   readonly snapshots = new Map<string, MachineSnapshot>();
+  /** Answers port 49999; without it the port refuses. */
+  codeServer?: (path: string, request: IncomingMessage, response: ServerResponse) => Promise<void> | void;
   /** Milliseconds that a sleep, a wake and a snapshot take. */
   sleepMs = 5;
   readonly #moving = new Map<string, Promise<void>>();
@@ -391,6 +393,10 @@ export class FakeHost {
     if (verb === "logs") {
       response.writeHead(200, { "content-type": "text/plain; charset=utf-8" });
       return void response.end("torpor-guest: ready\n");
+    }
+    if (verb === "ports" && port === "49999" && this.codeServer !== undefined) {
+      const path = `/${url.pathname.split("/").slice(6).join("/")}`;
+      return await this.codeServer(path, request, response);
     }
     if (verb === "ports" && port === "49983") {
       if (entry.machine.state !== "running" && entry.machine.auto_wake) await this.move(id, "wake");

@@ -1,4 +1,5 @@
 import { addArchiveRoutes } from "./archive-routes.ts";
+import { addCodeRoutes } from "./code-routes.ts";
 import { addExecRoutes } from "./exec-routes.ts";
 import { addFileContentRoutes } from "./file-content-routes.ts";
 import { addFileTreeRoutes } from "./file-tree-routes.ts";
@@ -22,6 +23,7 @@ export function addRoutes(deps: RouteDeps): void {
   addForkRoutes(deps);
   addSessionRoutes(deps);
   addExecRoutes(deps);
+  addCodeRoutes(deps);
   addProcessRoutes(deps);
   addFileContentRoutes(deps);
   addFileTreeRoutes(deps);
