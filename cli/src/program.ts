@@ -1,4 +1,5 @@
 import { Command, Option } from "commander";
+import { registerCode } from "./commands/code.ts";
 import { registerCompletion } from "./commands/completion.ts";
 import { registerCp } from "./commands/cp.ts";
 import { registerCreate } from "./commands/create.ts";
@@ -15,6 +16,7 @@ import { registerRun } from "./commands/run.ts";
 import { registerSession } from "./commands/session.ts";
 import { registerSleep } from "./commands/sleep.ts";
 import { registerSnapshot } from "./commands/snapshot.ts";
+import { registerState } from "./commands/state.ts";
 import { registerStatus } from "./commands/status.ts";
 import { registerTemplate } from "./commands/template.ts";
 import { registerUp } from "./commands/up.ts";
@@ -37,6 +39,8 @@ const REGISTRATIONS = [
   registerFork,
   registerSnapshot,
   registerPromote,
+  registerState,
+  registerCode,
   registerLogs,
   registerTemplate,
   registerKey,

@@ -9,6 +9,7 @@ export * from "./key.ts";
 export * from "./limits.ts";
 export * from "./machine.ts";
 export * from "./sandbox.ts";
+export * from "./state.ts";
 export * from "./states.ts";
 export * from "./status.ts";
 export * from "./template.ts";

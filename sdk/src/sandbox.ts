@@ -27,6 +27,7 @@ import { type SandboxInfo, sandboxInfoFromWire } from "./sandbox-info.ts";
 import { SandboxCollection } from "./sandbox-collection.ts";
 import type { PagedList, SandboxFilter } from "./sandbox-list.ts";
 import { type Lifecycle, type LifecycleUpdate, SandboxLifecycle } from "./sandbox-lifecycle.ts";
+import { sandboxState, type SandboxStateInventory, type StateOptions } from "./sandbox-state.ts";
 import { type Snapshot, type SnapshotOptions, takeSnapshot } from "./snapshots.ts";
 import type { SandboxProcess } from "./sandbox-process.ts";
 import { type TerminalOptions, type TerminalRequest, terminalRequest } from "./terminal-request.ts";
@@ -217,6 +218,11 @@ export class Sandbox implements AsyncDisposable {
   /** Keeps its memory and files of this instant, to create from with `fromSnapshot`. It goes on. */
   snapshot(options: SnapshotOptions = {}): Promise<Snapshot> {
     return takeSnapshot(this.#transport, this.#path, options);
+  }
+
+  /** What state it holds, by the six kinds, and for each what would survive what. Counts as no activity. */
+  state(options: StateOptions = {}): Promise<SandboxStateInventory> {
+    return sandboxState(this.#transport, this.#path, options);
   }
 
   /** Its three clocks, and what holds it awake. Wakes and extends nothing. */

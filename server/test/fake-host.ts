@@ -399,7 +399,9 @@ export class FakeHost {
       return await this.codeServer(path, request, response);
     }
     if (verb === "ports" && port === "49983") {
-      if (entry.machine.state !== "running" && entry.machine.auto_wake) await this.move(id, "wake");
+      const passive = request.headers["x-torpor-passive"] === "1";
+      if (entry.machine.state !== "running" && entry.machine.auto_wake && !passive)
+        await this.move(id, "wake");
       if (entry.machine.state !== "running")
         throw new CodedError("wrong_state", `sandbox ${id} is ${entry.machine.state}`);
       const path = `/${url.pathname.split("/").slice(6).join("/")}${url.search}`;

@@ -185,6 +185,37 @@ describe("sleep and wake", () => {
   });
 });
 
+test("the state of a running one is told with its forecast; of a sleeping one only when it may be woken", async () => {
+  const { id } = await persistent();
+  const state = (query = ""): Promise<Reply> => world.call("GET", `/v1/sandboxes/${id}/state${query}`);
+  expect(await state()).toMatchObject({
+    status: 200,
+    body: {
+      sandbox_id: id,
+      generation: 1,
+      memory: { rss_bytes: 1 },
+      forecast: {
+        pause: { connections: { survives: "all" } },
+        hibernate: {
+          files: { survives: "all" },
+          connections: { survives: "none", lost: ["tcp 10.0.0.2:5 -> 203.0.113.9:443"] },
+        },
+      },
+    },
+  });
+  world.guest(id).inventory = { files: "what" };
+  expect(errorOf(await state()).code).toBe("guest_unavailable");
+  // Asleep without the record's knowledge: looking does not wake it.
+  await world.host.move(id, "hibernate", { silent: true });
+  expect((await state()).status).toBe(409);
+  await post(id, "hibernate");
+  expect(await state()).toMatchObject({ status: 409, body: { error: { code: "wrong_state" } } });
+  expect(world.host.machines.get(id)?.machine.state).toBe("hibernated");
+  await state("?wake=true");
+  expect((await shown(id)).generation).toBe(2);
+  expect((await state("?wake=perhaps")).status).toBe(400);
+});
+
 describe("the clocks", () => {
   test("change one by one, awake or asleep, and host and record agree", async () => {
     const { id } = await persistent();

@@ -11,6 +11,7 @@ import { addForkRoutes } from "./fork-routes.ts";
 import { addLifecycleRoutes } from "./lifecycle-routes.ts";
 import { addSessionRoutes } from "./session-routes.ts";
 import { addSnapshotRoutes } from "./snapshot-routes.ts";
+import { addStateRoutes } from "./state-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 import { addTemplateRoutes } from "./template-routes.ts";
 import { addSandboxRoutes } from "./sandbox-routes.ts";
@@ -19,6 +20,7 @@ import { addSandboxRoutes } from "./sandbox-routes.ts";
 export function addRoutes(deps: RouteDeps): void {
   addSandboxRoutes(deps);
   addLifecycleRoutes(deps);
+  addStateRoutes(deps);
   addSnapshotRoutes(deps);
   addForkRoutes(deps);
   addSessionRoutes(deps);
