@@ -97,7 +97,7 @@ async function take(line: NdjsonLine, execution: CodeExecution, options: RunCode
   switch (type) {
     case "stdout":
     case "stderr": {
-      const text = String(rest["text"] ?? "");
+      const text = textOf(rest["text"]);
       execution[type] += text;
       await (type === "stdout" ? options.onStdout : options.onStderr)?.(text);
       break;
@@ -113,9 +113,9 @@ async function take(line: NdjsonLine, execution: CodeExecution, options: RunCode
     case "error": {
       const { name, value, traceback } = rest;
       execution.error = {
-        name: String(name ?? "Error"),
-        value: String(value ?? ""),
-        traceback: String(traceback ?? ""),
+        name: textOf(name),
+        value: textOf(value),
+        traceback: textOf(traceback),
       };
       break;
     }
@@ -126,4 +126,8 @@ async function take(line: NdjsonLine, execution: CodeExecution, options: RunCode
       // Signs of life, and what a later version adds. The server's own failure is an envelope.
       if (type === undefined && "error" in rest) throw errorFromLine(rest);
   }
+}
+
+function textOf(value: unknown): string {
+  return typeof value === "string" ? value : "";
 }

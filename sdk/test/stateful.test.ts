@@ -138,7 +138,10 @@ it("snapshots are taken, listed, read and deleted", async () => {
 describe("fork and explore", () => {
   const idOf = (index: number): string => `sfork${String(index).padStart(21, "0")}`;
 
-  async function forking(count: number, failures = 0): Promise<{ server: FakeServer; destroyed: string[] }> {
+  async function forking(
+    count: number,
+    failures = 0,
+  ): Promise<AsyncDisposable & { server: FakeServer; destroyed: string[] }> {
     const server = (await FakeServer.start()).withSandbox();
     const destroyed: string[] = [];
     server.on("POST", "/v1/sandboxes/{id}/fork", async ({ response }) => {
@@ -156,25 +159,23 @@ describe("fork and explore", () => {
         sendJson(response, 200, sandboxWire({ id: idOf(index), state: "destroyed", reason: "user" }));
       });
     }
-    return { server, destroyed };
+    return { server, destroyed, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
   }
 
   it("gives the children that were made and the errors of the others, or throws when there is none", async () => {
-    const { server } = await forking(3, 1);
-    await using _server = server;
-    const sandbox = await server.client().sandboxes.create();
+    await using fake = await forking(3, 1);
+    const sandbox = await fake.server.client().sandboxes.create();
     const { children, failures } = await sandbox.fork({ count: 3 });
     expect(children.map(({ id }) => id)).toEqual([idOf(0), idOf(1)]);
     expect(failures).toMatchObject([{ code: "capacity_exhausted" }]);
-    const none = await forking(2, 2);
-    await using _none = none.server;
+    await using none = await forking(2, 2);
     const other = await none.server.client().sandboxes.create();
     await expect(other.fork({ count: 2 })).rejects.toMatchObject({ code: "capacity_exhausted" });
   });
 
   it("keeps the best attempt and destroys the rest, failed ones too", async () => {
-    const { server, destroyed } = await forking(5);
-    await using _server = server;
+    await using fake = await forking(5);
+    const { server, destroyed } = fake;
     const sandbox = await server.client().sandboxes.create();
     const seen = new Map<string, string>();
     const best = await sandbox.explore(["a", "bbb", "x", "bbc", "n"], async (child: Sandbox, candidate) => {
@@ -189,8 +190,8 @@ describe("fork and explore", () => {
   });
 
   it("leaves nothing when no attempt came to a score, or the search is aborted", async () => {
-    const { server, destroyed } = await forking(2);
-    await using _server = server;
+    await using fake = await forking(2);
+    const { server, destroyed } = fake;
     const sandbox = await server.client().sandboxes.create();
     const hopeless = sandbox.explore([1, 2], async () => {
       throw new Error("no");

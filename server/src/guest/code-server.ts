@@ -6,7 +6,6 @@ import {
   CodedError,
   type CodeExecution,
   codeErrorSchema,
-  type CodeResult,
   type RunCodeRequest,
 } from "@torpor/protocol";
 import { z } from "zod";
@@ -136,8 +135,9 @@ export async function gatherCode(progress: AsyncIterable<CodeLine>): Promise<Cod
       );
     }
     const { type, ...rest } = line;
-    if (type === "stdout" || type === "stderr") execution[type] += String(rest["text"] ?? "");
-    else if (type === "result") execution.results.push(rest as CodeResult);
+    if (type === "stdout" || type === "stderr")
+      execution[type] += typeof rest["text"] === "string" ? rest["text"] : "";
+    else if (type === "result") execution.results.push(rest);
     else if (type === "error") execution.error = codeErrorSchema.safeParse(rest).data ?? unreadableError;
     else if (type === "number_of_executions" && Number.isInteger(rest["execution_count"]))
       execution.execution_count = Number(rest["execution_count"]);

@@ -45,6 +45,13 @@ export async function machineFate(
           machine,
         };
       }
+    } else if (machine.state === "hibernated" || machine.state === "hibernating") {
+      return {
+        ended: false,
+        reason: "unknown",
+        message: `sandbox ${record.id} was hibernated while the command ran, which cuts its connection; commands that shall outlast a hibernation are started in the background`,
+        machine,
+      };
     } else if (performance.now() >= until) {
       return {
         ended: false,
