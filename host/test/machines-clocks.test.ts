@@ -266,7 +266,7 @@ describe("a deadline with on_expire: destroy", () => {
     await create({ idle_timeout_seconds: 60, deadline_unix_ms: bench.clock.now() + 61_000 });
     bench.driver.fail("checkpoint", 1000);
     await advance(60_000);
-    expect(state()).toBe("running");
+    await until(() => bench.driver.machine(1).guest?.freezes === 1 && state() === "running");
     await advance(1000);
     await until(() => state() === "ended");
     expect(bench.machines.get("one")?.reason).toBe("ttl_expired");

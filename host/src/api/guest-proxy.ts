@@ -42,8 +42,7 @@ export async function proxyToGuest(
 ): Promise<void> {
   // Looking at a machine neither wakes it nor counts as use of it; nor does a silent watch on its files.
   const passive = incoming.headers["x-torpor-passive"] === "1";
-  // Again if it was put to sleep in the moment after: a caller that may wake it is never told that it sleeps.
-  while (!passive && !machines.isRunning(target.machineId)) await machines.awaken(target.machineId);
+  if (!passive) await machines.awaken(target.machineId);
   if (outgoing.destroyed) return; // the caller has left meanwhile: nobody wants this done any more
   const { entry, guest, activity } = machines.reach(target.machineId);
   const release =

@@ -21,10 +21,12 @@ import { originOf } from "./origin.ts";
 import type { Destination, Live, Phase, Standing } from "./phase.ts";
 import { newImageId } from "./sleep.ts";
 import { toSnapshot } from "./snapshots.ts";
-import { sameIncarnation, unlock } from "./unlock.ts";
+import { unlock, unlockAgain } from "./unlock.ts";
 
 /** A guest that stands answers at once; a hung one must not hold up the others. */
 const ANSWER_TIMEOUT_MS = 5000;
+/** One that an earlier host was photographing is stopped until the runtime has written its memory, large as it may be. */
+const PHOTOGRAPHED_TIMEOUT_MS = 60_000;
 /** After a sleep by the clock that failed. */
 const SLEEP_RETRY_MS = 30_000;
 
@@ -367,7 +369,7 @@ export class HeldMachine implements ClockedMachine {
       driver.resume(live.handle);
       if (!signal.aborted) {
         const { locked } = await live.guest.waitUntilUp(ANSWER_TIMEOUT_MS, signal);
-        if (locked) await unlock(entry, live, sameIncarnation(entry), this.#parts, signal);
+        if (locked) await unlockAgain(entry, live, this.#parts, signal);
       }
     } catch (error) {
       failure = `it could not be unlocked after a snapshot: ${String(error)}`;
@@ -543,9 +545,9 @@ export class HeldMachine implements ClockedMachine {
         return;
       }
       driver.resume(handle); // it may have been stopped between a checkpoint and its commit
-      const { locked } = await guest.waitUntilUp(ANSWER_TIMEOUT_MS);
-      if (locked)
-        await unlock(entry, live, sameIncarnation(entry), this.#parts, new AbortController().signal);
+      const photographed = entry.state === "hibernating" || entry.state === "snapshotting";
+      const { locked } = await guest.waitUntilUp(photographed ? PHOTOGRAPHED_TIMEOUT_MS : ANSWER_TIMEOUT_MS);
+      if (locked) await unlockAgain(entry, live, this.#parts, new AbortController().signal);
       entry.image = null; // of a hibernation that did not come to its commit
       this.activity.touch("adoption by a restarted host");
       this.#settle("running", live, "started");

@@ -13,6 +13,8 @@ export class MachineJournal {
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #unwritten = new Map<string, MachineEntry>();
+  /** Living machines whose latest word could not be written. */
+  readonly #behind = new Map<string, MachineEntry>();
 
   constructor(journal: Journal, feed: EventFeed, clock: Clock, log: Log) {
     this.#journal = journal;
@@ -34,13 +36,15 @@ export class MachineJournal {
   /** Durable against `kill -9` when this returns. @throws when it cannot be written */
   commit(entry: MachineEntry): void {
     this.#journal.put(entry);
+    this.#behind.delete(entry.id);
   }
 
-  /** Intent on the way to an end, or back from a failure: written if it can be. */
+  /** Intent on the way to an end, or back from a failure: written now, or by a later {@link MachineJournal.catchUp}. */
   note(entry: MachineEntry): void {
     try {
-      this.#journal.put(entry);
+      this.commit(entry);
     } catch (error) {
+      this.#behind.set(entry.id, entry);
       this.#log.error({
         op: "machine.write",
         outcome: "failed",
@@ -51,14 +55,16 @@ export class MachineJournal {
     }
   }
 
-  /** The machine has ended: written and told of, now or by a later {@link MachineJournal.writeEnded}. */
+  /** The machine has ended: written and told of, now or by a later {@link MachineJournal.catchUp}. */
   end(entry: MachineEntry): void {
+    this.#behind.delete(entry.id);
     this.#unwritten.set(entry.id, entry);
-    this.writeEnded();
+    this.catchUp();
   }
 
   /** Writes what could not be written before. */
-  writeEnded(): void {
+  catchUp(): void {
+    for (const entry of this.#behind.values()) this.note(entry);
     for (const entry of this.#unwritten.values()) {
       try {
         this.#journal.put(entry);

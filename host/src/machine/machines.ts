@@ -97,8 +97,7 @@ export class Machines {
     throw machine === undefined ? notFound(id) : endedError(machine);
   }
 
-  /** Whether it can be reached without waking it or waiting. */
-  isRunning(id: string): boolean {
+  #isRunning(id: string): boolean {
     return this.#held.get(id)?.phase.name === "running";
   }
 
@@ -115,8 +114,9 @@ export class Machines {
   }
 
   /** Makes sure that a machine runs, waking it if need be; concurrent callers share one wake. @throws CodedError as {@link Machines.reach} */
-  awaken(id: string): Promise<void> {
-    return this.#require(id).awaken();
+  async awaken(id: string): Promise<void> {
+    // Again if it was put to sleep in the moment after: a caller that may wake it is never told that it sleeps.
+    while (!this.#isRunning(id)) await this.#require(id).awaken();
   }
 
   /** Changes clocks; in the journal when this returns. @throws CodedError `sandbox_not_found`, `sandbox_ended` */
@@ -240,7 +240,7 @@ export class Machines {
   /** Starts looking after the processes: one that has ended takes its machine with it within half a second. */
   watch(): void {
     const timer = setInterval(() => {
-      this.#parts.journal.writeEnded();
+      this.#parts.journal.catchUp();
       for (const held of this.#held.values()) held.lookAfter();
     }, WATCH_INTERVAL_MS);
     this.#stopWatch = () => clearInterval(timer);

@@ -8,32 +8,59 @@ import type { Standing } from "./phase.ts";
 export const GUEST_PIDS_LIMIT = 1024;
 
 /** What differs between the restores of one machine. */
-export type Incarnation = Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation">;
+type Incarnation = Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation">;
 
 /**
- * Gives a locked machine its limits, egress and identity: after this the guest serves. Notes in the entry where it stands
- * and what it attested; commits nothing. An abort is not held up by a guest that hangs in init.
+ * Gives a freshly restored, locked machine its limits, egress and identity: after this the guest serves. Notes in the
+ * entry where it stands and what it attested; commits nothing. An abort is not held up by a guest that hangs in init.
  *
  * @throws CodedError `guest_unavailable` when the guest does not attest; the machine must be cleared away then
  */
 export async function unlock(
   entry: MachineEntry,
-  { handle, guest }: Standing,
+  machine: Standing,
   incarnation: Incarnation,
-  { driver, router, resolvConf, clock }: MachineParts,
+  parts: MachineParts,
   signal: AbortSignal,
 ): Promise<void> {
-  const { spec, settings } = entry;
-  signal.addEventListener("abort", () => guest.close(), { once: true });
+  const { handle } = machine;
+  const { spec } = entry;
   Object.assign(entry, {
     slot: handle.place.slot,
     address: handle.place.address,
     pid: handle.process.pid,
     startTime: handle.process.startTime,
   });
-  driver.limit(handle, { cpu: spec.cpu, memoryMib: spec.memory_mb });
-  if (spec.network === "none") await router.setEgress(handle.place.slot, "none");
+  parts.driver.limit(handle, { cpu: spec.cpu, memoryMib: spec.memory_mb });
+  if (spec.network === "none") await parts.router.setEgress(handle.place.slot, "none");
+  await introduce(entry, machine, incarnation, parts, signal);
+}
+
+/** Unlocks a machine that was only frozen: limits, egress, identity and generation are the ones it has. @throws as {@link unlock} */
+export function unlockAgain(
+  entry: MachineEntry,
+  machine: Standing,
+  parts: MachineParts,
+  signal: AbortSignal,
+): Promise<void> {
+  const same = {
+    generation: entry.generation,
+    machine_id: entry.machineId,
+    previous_host_key: entry.hostKey,
+  };
+  return introduce(entry, machine, same, parts, signal);
+}
+
+async function introduce(
+  entry: MachineEntry,
+  { guest }: Standing,
+  incarnation: Incarnation,
+  { resolvConf, clock }: MachineParts,
+  signal: AbortSignal,
+): Promise<void> {
+  const { spec, settings } = entry;
   signal.throwIfAborted();
+  signal.addEventListener("abort", () => guest.close(), { once: true });
   const hostKey = randomBytes(24).toString("hex");
   entry.attestation = await guest.init({
     ...incarnation,
@@ -54,13 +81,4 @@ export async function unlock(
   signal.throwIfAborted();
   Object.assign(entry, { hostKey, generation: incarnation.generation });
   entry.startedAt ??= clock.now();
-}
-
-/** The identity a machine has already, to unlock it again after a freeze. */
-export function sameIncarnation(entry: MachineEntry): Incarnation {
-  return {
-    generation: entry.generation,
-    machine_id: entry.machineId,
-    previous_host_key: entry.hostKey,
-  };
 }
