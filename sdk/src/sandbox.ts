@@ -171,7 +171,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * Puts it to storage: memory, processes and files in one image, nothing left in RAM. The next work asked of it wakes it.
+   * Puts it to storage: memory, processes and files in one image, nothing left in RAM. The next work asked of it wakes it. A
+   * command of `exec` that runs meanwhile is cut off (`lost`), one of `start` goes on after the wake.
    * Settles when it sleeps; a failure leaves it running.
    */
   async hibernate(options: CallOptions = {}): Promise<SandboxInfo> {
@@ -194,7 +195,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * Makes sandboxes with the memory and files of this one, which goes on after a short pause. They are their own: other
+   * Makes sandboxes with the memory and files of this one, which goes on after a short pause; a command
+   * of `exec` that runs meanwhile is cut off (`lost`), one of `start` goes on. They are their own: other
    * id, other random numbers; clocks, network, labels and environment are inherited.
    * @throws TorporError when none could be made; otherwise `failures` says which could not
    */
@@ -215,7 +217,7 @@ export class Sandbox implements AsyncDisposable {
     return explore((fork) => this.fork(fork), candidates, attempt, options);
   }
 
-  /** Keeps its memory and files of this instant, to create from with `fromSnapshot`. It goes on. */
+  /** Keeps its memory and files of this instant, to create from with `fromSnapshot`. It goes on, as after `fork`. */
   snapshot(options: SnapshotOptions = {}): Promise<Snapshot> {
     return takeSnapshot(this.#transport, this.#path, options);
   }
