@@ -19,6 +19,36 @@ const STATES: Record<string, string> = {
 
 const NOW = "2026-01-01T00:00:00Z";
 
+const survivals = (connections: string): unknown =>
+  Object.fromEntries(
+    ["files", "packages", "caches", "memory", "connections", "browser"].map((kind) => [
+      kind,
+      {
+        survives: kind === "connections" ? connections : "all",
+        lost: kind === "connections" && connections === "none" ? ["tcp a -> b"] : [],
+        reason: "as it is",
+      },
+    ]),
+  );
+
+const STATE = {
+  sandbox_id: "s",
+  generation: 1,
+  taken_at: NOW,
+  files: { changed_count: 3, changed_bytes: 2048, sample: [], truncated: true },
+  packages: { pip: [{ name: "wheel", version: "1" }], npm: [], apt: [] },
+  caches: [{ path: "/c", size_bytes: 1024 }],
+  memory: { rss_bytes: 1024, processes: [], kernels: [] },
+  connections: { listening: [], loopback: [], external: [{ protocol: "tcp", local: "a", remote: "b" }] },
+  browser: { profiles: [] },
+  forecast: {
+    pause: survivals("all"),
+    hibernate: survivals("none"),
+    fork: survivals("none"),
+    destroy: survivals("none"),
+  },
+};
+
 /** A real HTTP server that speaks the part of the API the command line uses, with a file system in a Map. */
 export class FakeApi implements AsyncDisposable {
   readonly files = new Map<string, Buffer>();
@@ -27,6 +57,7 @@ export class FakeApi implements AsyncDisposable {
   readonly snapshots = new Map<string, Record<string, unknown>>();
   readonly sandboxes = new Map<string, Record<string, unknown>>();
   next: ScriptedCommand = {};
+  codeLines: object[] = [];
   #server = createServer((request, response) => void this.#answer(request, response));
   #count = 0;
 
@@ -97,6 +128,13 @@ export class FakeApi implements AsyncDisposable {
       children.push({ error: { code: "capacity_exhausted", message: "the host is full" } });
       return json(201, { children });
     }
+    if (rest === "/code") {
+      this.commands.push(JSON.parse(body.toString()));
+      response.writeHead(200, { "content-type": "application/x-ndjson" });
+      for (const line of this.codeLines) response.write(`${JSON.stringify(line)}\n`);
+      return void response.end();
+    }
+    if (rest === "/state") return json(200, STATE);
     if (rest === "/promote") {
       Object.assign(sandbox, { persistent: JSON.parse(body.toString())["persistent"] });
       return json(200, sandbox);

@@ -67,3 +67,30 @@ it("session makes a persistent sandbox unless told otherwise, and promote change
   expect((await cli("promote", id, "--reason", "done", "--ephemeral")).stdout).toBe(`${id} ephemeral\n`);
   expect((await cli("promote", id)).exitCode).toBe(2);
 });
+
+it("state shows what is held and what a hibernation would lose", async () => {
+  const id = (await cli("create")).stdout.trim();
+  const { stdout } = await cli("state", id);
+  expect(stdout).toMatch(/^KIND +HELD +PAUSE +HIBERNATE/);
+  expect(stdout).toMatch(/files +3 changed, 2\.0 KiB +all +all/);
+  expect(stdout).toMatch(/connections .*1 external +all +none +none +none/);
+  expect(stdout).toContain("Lost by a hibernation: tcp a -> b");
+  expect(JSON.parse((await cli("state", id, "--json")).stdout)).toMatchObject({
+    files: { changed_count: 3 },
+    taken_at: "2026-01-01T00:00:00.000Z",
+  });
+});
+
+it("code prints output and value, and fails with the traceback", async () => {
+  const id = (await cli("create")).stdout.trim();
+  api.codeLines = [
+    { type: "stdout", text: "out\n" },
+    { type: "result", text: "3", is_main_result: true },
+  ];
+  expect(await cli("code", id, "print('out'); 1 + 2")).toMatchObject({ exitCode: 0, stdout: "out\n3\n" });
+  api.codeLines = [{ type: "error", name: "ValueError", value: "no", traceback: "Traceback: no" }];
+  const failed = await cli("code", id, "x", "--context", "c1", "--timeout", "5");
+  expect(failed.exitCode).toBe(1);
+  expect(failed.stderr).toContain("Traceback: no");
+  expect(api.commands.at(-1)).toEqual({ code: "x", context_id: "c1", timeout_seconds: 5 });
+});

@@ -1,6 +1,14 @@
 import { describe, expect, it } from "vitest";
 import { ConflictError, NotFoundError, type Sandbox, TorporError } from "@torpor/sdk";
-import { FakeServer, SANDBOX_ID, sandboxWire, sendError, sendJson } from "./fake-server.ts";
+import {
+  closedByClient,
+  FakeServer,
+  ndjson,
+  SANDBOX_ID,
+  sandboxWire,
+  sendError,
+  sendJson,
+} from "./fake-server.ts";
 
 const OTHER = "snp" + "a".repeat(23);
 
@@ -210,5 +218,97 @@ describe("fork and explore", () => {
     await expect(aborted).rejects.toThrow(/abort/i);
     expect(destroyed).toHaveLength(4);
     await expect(sandbox.explore([], async () => 1)).rejects.toMatchObject({ code: "invalid_request" });
+  });
+});
+
+describe("code", () => {
+  it("gives output as it comes and what it came to at the end", async () => {
+    await using server = (await FakeServer.start()).withSandbox();
+    server.on("POST", "/v1/sandboxes/{id}/code", async (call) => {
+      expect(await call.json()).toEqual({ code: "1+2", context_id: "c1", timeout_seconds: 9 });
+      const line = ndjson(call.response);
+      line({ type: "stdout", text: "a", timestamp: 1 });
+      line({ type: "keepalive" });
+      line({ type: "stderr", text: "b", timestamp: 1 });
+      line({ type: "result", png: "iVBO", is_main_result: false });
+      line({ type: "result", text: "3", is_main_result: true });
+      line({ type: "error", name: "ValueError", value: "no", traceback: "tb" });
+      line({ type: "something_new" });
+      line({ type: "number_of_executions", execution_count: 7 });
+      call.response.end();
+    });
+    const sandbox = await server.client().sandboxes.create();
+    const seen: unknown[] = [];
+    const execution = await sandbox.runCode("1+2", {
+      context: "c1",
+      timeoutSeconds: 9,
+      onStdout: (text) => seen.push(text),
+      onStderr: (text) => seen.push(text),
+      onResult: (result) => seen.push(result),
+    });
+    expect(seen).toEqual(["a", "b", { png: "iVBO", isMainResult: false }, { text: "3", isMainResult: true }]);
+    expect(execution).toMatchObject({
+      stdout: "a",
+      stderr: "b",
+      text: "3",
+      error: { name: "ValueError", value: "no", traceback: "tb" },
+      executionCount: 7,
+    });
+  });
+
+  it("a callback that throws, like an abort, cuts the connection, which interrupts it", async () => {
+    await using server = (await FakeServer.start()).withSandbox();
+    server.on("POST", "/v1/sandboxes/{id}/code", ({ response }) =>
+      ndjson(response)({ type: "stdout", text: "a", timestamp: 1 }),
+    );
+    const sandbox = await server.client().sandboxes.create();
+    const run = sandbox.runCode("hang", {
+      onStdout: () => {
+        throw new Error("enough");
+      },
+    });
+    await expect(run).rejects.toThrow("enough");
+    const [call] = server.callsTo("POST", "/code");
+    if (call !== undefined) await closedByClient(call);
+  });
+
+  it("contexts are listed, made, restarted and ended", async () => {
+    await using server = (await FakeServer.start()).withSandbox();
+    const wire = { id: "c1", language: "python", cwd: "/" };
+    server
+      .on("GET", "/v1/sandboxes/{id}/code/contexts", ({ response }) =>
+        sendJson(response, 200, { items: [wire] }),
+      )
+      .on("POST", "/v1/sandboxes/{id}/code/contexts", ({ response }) => sendJson(response, 201, wire))
+      .on("POST", "/v1/sandboxes/{id}/code/contexts/c1/restart", ({ response }) =>
+        sendJson(response, 200, { restarted: true }),
+      )
+      .on("DELETE", "/v1/sandboxes/{id}/code/contexts/*", ({ response }) =>
+        sendError(response, 404, "not_found", "there is no context"),
+      );
+    const { contexts } = await server.client().sandboxes.create();
+    expect(await contexts.list()).toEqual([wire]);
+    const made = await contexts.create({ language: "python" });
+    await contexts.restart(made);
+    expect(await contexts.delete(made)).toBe(false);
+  });
+});
+
+it("the state comes in our names, times as dates", async () => {
+  await using server = (await FakeServer.start()).withSandbox();
+  server.on("GET", "/v1/sandboxes/{id}/state", ({ response, query }) => {
+    expect(query.get("wake")).toBe("true");
+    sendJson(response, 200, {
+      sandbox_id: SANDBOX_ID,
+      taken_at: "2026-11-29T16:00:00.000Z",
+      files: { changed_count: 1, sample: [{ path: "/a", size: 1, modified_at: "2026-11-29T16:00:00.000Z" }] },
+    });
+  });
+  const sandbox = await server.client().sandboxes.create();
+  const at = new Date("2026-11-29T16:00:00.000Z");
+  expect(await sandbox.state({ wake: true })).toEqual({
+    sandboxId: SANDBOX_ID,
+    takenAt: at,
+    files: { changedCount: 1, sample: [{ path: "/a", size: 1, modifiedAt: at }] },
   });
 });
