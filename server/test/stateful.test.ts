@@ -1,5 +1,7 @@
+import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { CodedError, type Sandbox } from "@torpor/protocol";
+import { openDatabase } from "../src/store/open-database.ts";
 import { errorOf, eventually, type Reply, World } from "./world.ts";
 
 let world: World;
@@ -310,6 +312,30 @@ describe("snapshots", () => {
     expect((await world.call("GET", "/v1/snapshots", { key })).body["items"]).toEqual([]);
     expect((await world.call("DELETE", `/v1/snapshots/${id}`, { key })).body).toEqual({ deleted: false });
     expect(world.host.snapshots.size).toBe(1);
+  });
+
+  test("past their retention, or left by a server that died in a fork, are removed at the next start", async () => {
+    const { id } = await persistent();
+    const taken = await post(id, "snapshots", { retention_seconds: 1 });
+    const kept = await post(id, "snapshots", {});
+    const database = await openDatabase({ kind: "sqlite", path: join(world.directory, "server.sqlite") });
+    try {
+      const [row] = await database.db.selectFrom("snapshots").selectAll().execute();
+      if (row === undefined) throw new Error("no snapshot was recorded");
+      await database.db
+        .insertInto("snapshots")
+        .values({ ...row, id: `snp${"f".repeat(23)}`, kind: "fork", created_at: 1, expires_at: null })
+        .execute();
+    } finally {
+      await database.close();
+    }
+    await eventually(
+      async () => (await world.call("GET", `/v1/snapshots/${String(taken.body["id"])}`)).status === 404,
+    );
+    await world.restart();
+    await eventually(() => world.host.requests.includes(`DELETE /v1/snapshots/snp${"f".repeat(23)}`));
+    await eventually(() => world.host.snapshots.size === 1);
+    expect([...world.host.snapshots.keys()]).toEqual([kept.body["id"]]);
   });
 
   test("one that could not be taken leaves nothing", async () => {
