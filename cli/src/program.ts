@@ -1,15 +1,22 @@
 import { Command, Option } from "commander";
+import { registerCode } from "./commands/code.ts";
 import { registerCompletion } from "./commands/completion.ts";
 import { registerCp } from "./commands/cp.ts";
 import { registerCreate } from "./commands/create.ts";
 import { registerDoctor } from "./commands/doctor.ts";
 import { registerDown } from "./commands/down.ts";
 import { registerExec } from "./commands/exec.ts";
+import { registerFork } from "./commands/fork.ts";
 import { registerKey } from "./commands/key.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerLs } from "./commands/ls.ts";
+import { registerPromote } from "./commands/promote.ts";
 import { registerRm } from "./commands/rm.ts";
 import { registerRun } from "./commands/run.ts";
+import { registerSession } from "./commands/session.ts";
+import { registerSleep } from "./commands/sleep.ts";
+import { registerSnapshot } from "./commands/snapshot.ts";
+import { registerState } from "./commands/state.ts";
 import { registerStatus } from "./commands/status.ts";
 import { registerTemplate } from "./commands/template.ts";
 import { registerUp } from "./commands/up.ts";
@@ -27,6 +34,13 @@ const REGISTRATIONS = [
   registerCp,
   registerLs,
   registerRm,
+  registerSession,
+  registerSleep,
+  registerFork,
+  registerSnapshot,
+  registerPromote,
+  registerState,
+  registerCode,
   registerLogs,
   registerTemplate,
   registerKey,

@@ -20,7 +20,8 @@ async function offers(...words: string[]): Promise<string[]> {
 
 describe("completion", () => {
   it("offers commands, options, subcommands, sandboxes and templates in bash", async () => {
-    expect(await offers("st")).toEqual(["status"]);
+    expect(await offers("stat")).toEqual(["status", "state"]);
+    expect(await offers("hibernate", "s")).toEqual(["sone111111111111111111"]);
     expect(await offers("run", "--tem")).toEqual(["--template"]);
     expect(await offers("template", "")).toEqual(expect.arrayContaining(["build", "ls", "rm"]));
     expect(await offers("template", "build", "")).toEqual(["base"]);

@@ -10,15 +10,54 @@ export interface ScriptedCommand {
   hangs?: boolean;
 }
 
+const STATES: Record<string, string> = {
+  hibernate: "hibernated",
+  wake: "running",
+  pause: "paused",
+  resume: "running",
+};
+
 const NOW = "2026-01-01T00:00:00Z";
+
+const survivals = (connections: string): unknown =>
+  Object.fromEntries(
+    ["files", "packages", "caches", "memory", "connections", "browser"].map((kind) => [
+      kind,
+      {
+        survives: kind === "connections" ? connections : "all",
+        lost: kind === "connections" && connections === "none" ? ["tcp a -> b"] : [],
+        reason: "as it is",
+      },
+    ]),
+  );
+
+const STATE = {
+  sandbox_id: "s",
+  generation: 1,
+  taken_at: NOW,
+  files: { changed_count: 3, changed_bytes: 2048, sample: [], truncated: true },
+  packages: { pip: [{ name: "wheel", version: "1" }], npm: [], apt: [] },
+  caches: [{ path: "/c", size_bytes: 1024 }],
+  memory: { rss_bytes: 1024, processes: [], kernels: [] },
+  connections: { listening: [], loopback: [], external: [{ protocol: "tcp", local: "a", remote: "b" }] },
+  browser: { profiles: [] },
+  forecast: {
+    pause: survivals("all"),
+    hibernate: survivals("none"),
+    fork: survivals("none"),
+    destroy: survivals("none"),
+  },
+};
 
 /** A real HTTP server that speaks the part of the API the command line uses, with a file system in a Map. */
 export class FakeApi implements AsyncDisposable {
   readonly files = new Map<string, Buffer>();
   readonly calls: string[] = [];
   readonly commands: unknown[] = [];
+  readonly snapshots = new Map<string, Record<string, unknown>>();
   readonly sandboxes = new Map<string, Record<string, unknown>>();
   next: ScriptedCommand = {};
+  codeLines: object[] = [];
   #server = createServer((request, response) => void this.#answer(request, response));
   #count = 0;
 
@@ -63,12 +102,59 @@ export class FakeApi implements AsyncDisposable {
       );
       return json(200, { items, next_cursor: null });
     }
+    if (url.pathname === "/v1/sessions")
+      return json(201, { sandbox: this.#create(JSON.parse(body.toString())), created: true });
+    if (url.pathname === "/v1/snapshots")
+      return json(200, { items: [...this.snapshots.values()], next_cursor: null });
+    const [, snapshotId] = /^\/v1\/snapshots\/([^/]+)$/.exec(url.pathname) ?? [];
+    if (snapshotId !== undefined) return json(200, { deleted: this.snapshots.delete(snapshotId) });
     const [, id = "", rest = ""] = /^\/v1\/sandboxes\/([^/]+)(.*)$/.exec(url.pathname) ?? [];
     const sandbox = this.sandboxes.get(id);
     if (sandbox === undefined) return refuse(404, "sandbox_not_found", `there is no sandbox ${id}`);
     if (rest === "" && request.method === "DELETE")
       Object.assign(sandbox, { state: "destroyed", reason: "user", ended_at: NOW });
     if (rest === "") return json(200, sandbox);
+    const verb = rest.slice(1);
+    if (verb in STATES) {
+      Object.assign(sandbox, {
+        state: STATES[verb],
+        image: verb === "hibernate" ? { size_bytes: 2_097_152, created_at: NOW } : null,
+      });
+      return json(200, sandbox);
+    }
+    if (rest === "/fork") {
+      const { count = 1 } = JSON.parse(body.toString()) as { count?: number };
+      const children: unknown[] = Array.from({ length: count }, () => ({ sandbox: this.#create({}) }));
+      children.push({ error: { code: "capacity_exhausted", message: "the host is full" } });
+      return json(201, { children });
+    }
+    if (rest === "/code") {
+      this.commands.push(JSON.parse(body.toString()));
+      response.writeHead(200, { "content-type": "application/x-ndjson" });
+      for (const line of this.codeLines) response.write(`${JSON.stringify(line)}\n`);
+      return void response.end();
+    }
+    if (rest === "/state") return json(200, STATE);
+    if (rest === "/promote") {
+      Object.assign(sandbox, { persistent: JSON.parse(body.toString())["persistent"] });
+      return json(200, sandbox);
+    }
+    if (rest === "/snapshots") {
+      const snapshot = {
+        id: `snp${String(++this.#count).padStart(23, "0")}`,
+        name: null,
+        ...JSON.parse(body.toString()),
+        sandbox_id: id,
+        tenant: "default",
+        template: "base",
+        size_bytes: 1_048_576,
+        generation: 1,
+        created_at: NOW,
+        retention_seconds: null,
+      };
+      this.snapshots.set(snapshot.id, snapshot);
+      return json(201, snapshot);
+    }
     if (rest === "/exec") return this.#exec(JSON.parse(body.toString()), request, response, json);
     const path = url.searchParams.get("path") ?? "";
     if (rest === "/fs" && request.method === "PUT") this.files.set(path, body);
@@ -102,13 +188,18 @@ export class FakeApi implements AsyncDisposable {
       template: body["template"] ?? "code-interpreter",
       driver: "gvisor",
       tenant: "default",
-      persistent: false,
+      persistent: body["persistent"] ?? false,
       metadata: body["metadata"] ?? {},
       cpu: 1,
       memory_mb: 1024,
       disk_mb: 4096,
       network: "internet",
       on_expire: "destroy",
+      idle_timeout_seconds: null,
+      on_idle: "hibernate",
+      retention_seconds: null,
+      auto_wake: true,
+      image: null,
       generation: 1,
       host: "h",
       created_at: NOW,

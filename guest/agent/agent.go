@@ -99,6 +99,7 @@ func New(o Options) *Agent {
 	a.host = http.NewServeMux()
 	a.host.HandleFunc("/torpor/freeze", a.init.ServeFreeze)
 	a.host.HandleFunc("/torpor/stats", a.serveStats)
+	a.host.HandleFunc("/torpor/state", a.serveState)
 	a.host.Handle("/torpor/archive", archive.New(paths))
 	a.sudo = &sudo.Server{Reaper: o.Reaper, Accounts: a.accounts, Confine: cgroup.Add, AllowedPath: o.Platform.Root + "/etc/torpor/sudoers",
 		Env:         func() map[string]string { return defaults().Env },

@@ -1,12 +1,25 @@
 import Database from "better-sqlite3";
-import type { Attestation, EndReason, HostEvent, Machine, MachineSpec, MachineState } from "@torpor/protocol";
+import type {
+  Attestation,
+  EndReason,
+  HostEvent,
+  Machine,
+  MachineState,
+  ResolvedMachineSpec,
+} from "@torpor/protocol";
 
 /** Everything the host must know of a machine after it was killed itself. */
 export interface MachineEntry {
   id: string;
   slot: number | null;
   state: MachineState;
-  spec: MachineSpec;
+  spec: ResolvedMachineSpec;
+  /** Incarnation in force: that of the spec at first, one more at each wake. */
+  generation: number;
+  /** Kept over sleep and wake. */
+  machineId: string;
+  /** What init is given beside the identity. */
+  settings: { env: Record<string, string>; user: string; workdir: string };
   templateHash: string;
   driver: string;
   /** Sandbox process; null before it is started. */
@@ -16,6 +29,9 @@ export interface MachineEntry {
   accessToken: string;
   hostKey: string;
   deadlineUnixMs: number | null;
+  lastActivityAt: number;
+  /** What it wakes from, while hibernated or waking; being written, while hibernating. */
+  image: { id: string; sizeBytes: number; createdAt: number } | null;
   createdAt: number;
   startedAt: number | null;
   endedAt: number | null;

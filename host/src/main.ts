@@ -10,13 +10,18 @@ import { CgroupTree, systemCgroupMounts } from "./cgroup.ts";
 import { type HostConfig, readConfig } from "./config.ts";
 import { GvisorDriver, netSysctlsMustHide } from "./driver/gvisor/gvisor-driver.ts";
 import { findRunsc, inspectRunsc } from "./driver/gvisor/runsc.ts";
+import { ImageStore } from "./image/image-store.ts";
 import { instanceNames } from "./instance.ts";
 import { Journal } from "./journal.ts";
 import { EventFeed } from "./machine/event-feed.ts";
-import { GUEST_PIDS_LIMIT, Machines, newMachineId } from "./machine/machines.ts";
+import { MachineJournal } from "./machine/machine-journal.ts";
+import { Machines } from "./machine/machines.ts";
+import { newMachineId } from "./machine/new-entry.ts";
+import { Sleep } from "./machine/sleep.ts";
 import { defaultRestoreWidth } from "./machine/pool.ts";
 import { Slots } from "./machine/slots.ts";
 import { TemplatePools } from "./machine/template-pools.ts";
+import { GUEST_PIDS_LIMIT } from "./machine/unlock.ts";
 import { type Egress, Router, type RouterMemory } from "./network/router.ts";
 import { findResolvers, resolvConfText } from "./resolvers.ts";
 import { claimRunFile } from "./run-file.ts";
@@ -93,8 +98,20 @@ async function main(): Promise<void> {
     mirror: config.aptMirror,
   });
   const headroom = await watchHeadroom(hostDir, scope);
+  const images = new ImageStore(join(hostDir, "images"));
+  await images.open();
+  const sleep = new Sleep({
+    driver,
+    images,
+    source: pools,
+    clear: (slot) => slots.clear(slot),
+    headroom,
+    log,
+  });
   const machines = new Machines({
-    journal,
+    images,
+    sleep,
+    journal: new MachineJournal(journal, feed, systemClock, log),
     driver,
     slots,
     router,
@@ -112,6 +129,7 @@ async function main(): Promise<void> {
   });
   const { adopted, ended } = await machines.adopt();
   const swept = await slots.sweep();
+  await machines.sweepImages();
   machines.watch();
   scope.defer(() => machines.stopWatching());
   await pools.start();

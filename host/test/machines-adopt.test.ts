@@ -11,8 +11,9 @@ const SLOT = 9;
 
 let bench: MachineBench;
 let guest: FakeGuest | undefined;
-beforeEach(() => {
+beforeEach(async () => {
   bench = new MachineBench();
+  await bench.open();
 });
 afterEach(async () => {
   await guest?.close();
@@ -24,7 +25,12 @@ describe("a host that comes back", () => {
   const running = { id: "one", state: "running", slot: SLOT, address: fakeAddress(SLOT), ...OWN } as const;
 
   test("takes over a machine whose process lives and whose guest answers, and guards its slot", async () => {
-    guest = await FakeGuest.listen(fakeAddress(SLOT), () => "attests", false);
+    guest = await FakeGuest.listen(
+      fakeAddress(SLOT),
+      () => "attests",
+      () => [],
+      false,
+    );
     bench.router.slots.set(SLOT, "internet");
     bench.journal.put(journalEntry({ ...running, deadlineUnixMs: bench.clock.now() + 1000 }));
     expect(await bench.restart()).toEqual({ adopted: 1, ended: 0, swept: [] });
@@ -41,7 +47,12 @@ describe("a host that comes back", () => {
   });
 
   test("ends at once what fell due while it was away", async () => {
-    guest = await FakeGuest.listen(fakeAddress(SLOT), () => "attests", false);
+    guest = await FakeGuest.listen(
+      fakeAddress(SLOT),
+      () => "attests",
+      () => [],
+      false,
+    );
     bench.journal.put(journalEntry({ ...running, deadlineUnixMs: bench.clock.now() - 1 }));
     await bench.restart();
     bench.clock.advance(0);

@@ -5,8 +5,9 @@ import { TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
 
 let bench: MachineBench;
-beforeEach(() => {
+beforeEach(async () => {
   bench = new MachineBench();
+  await bench.open();
 });
 afterEach(() => bench.close());
 
@@ -24,8 +25,8 @@ describe("creating a machine", () => {
     });
     expect(bench.journal.get("one")).toMatchObject({ state: "running", slot: 1, startTime: 1 });
     expect(bench.events).toEqual(["started"]);
-    expect(bench.machines.counts).toEqual({ running: 1, creating: 0 });
-    expect([...bench.machines.templatesInUse]).toEqual(["aa"]);
+    expect(bench.machines.counts).toEqual({ running: 1, creating: 0, hibernated: 0 });
+    expect([...(await bench.machines.templatesInUse())]).toEqual(["aa"]);
   });
 
   test("gives the guest its identity, and secrets of its own, only then", async () => {
@@ -86,7 +87,7 @@ describe("a creation that fails leaves nothing but its record", () => {
     expect(bench.machines.get("one")).toMatchObject({ state: "ended", reason: "create_failed" });
     expect(bench.machines.get("one")?.message).not.toBe("");
     expect(bench.events).toEqual(["ended: create_failed"]);
-    expect(bench.machines.counts).toEqual({ running: 0, creating: 0 });
+    expect(bench.machines.counts).toEqual({ running: 0, creating: 0, hibernated: 0 });
   }
 
   test.each(["prepare", "restore", "limit"] as const)("when the driver fails to %s", async (step) => {
@@ -188,7 +189,7 @@ describe("what the host cannot give is refused before anything is made", () => {
   });
 
   test("once it is being taken down", async () => {
-    await bench.machines.create("one", TEST_SPEC);
+    await bench.machines.create("one", { ...TEST_SPEC, deadline_unix_ms: bench.clock.now() + 1000 });
     const ending = bench.machines.endAll("shutdown");
     await expect(bench.machines.create("two", TEST_SPEC)).rejects.toMatchObject({ code: "host_unavailable" });
     await ending;

@@ -1,13 +1,15 @@
 import fc from "fast-check";
 import { appendFileSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import type { Machine } from "@torpor/protocol";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
 
 let bench: MachineBench;
-beforeEach(() => {
+beforeEach(async () => {
   bench = new MachineBench();
+  await bench.open();
 });
 afterEach(() => bench.close());
 
@@ -18,6 +20,10 @@ async function until(condition: () => boolean): Promise<void> {
     if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
     await new Promise((resolve) => setTimeout(resolve, 5));
   }
+}
+
+function setDeadline(id: string, deadline: number | null): Machine {
+  return bench.machines.update(id, { deadline_unix_ms: deadline });
 }
 
 function state(id: string): string | undefined {
@@ -108,12 +114,12 @@ describe("a deadline", () => {
   test("can be put off a millisecond before, taken away, and set again", async () => {
     await bench.machines.create("one", { ...TEST_SPEC, deadline_unix_ms: at(1000) });
     bench.clock.advance(999);
-    expect(bench.machines.setDeadline("one", at(500)).deadline_unix_ms).toBe(at(500));
+    expect(setDeadline("one", at(500)).deadline_unix_ms).toBe(at(500));
     bench.clock.advance(499);
-    bench.machines.setDeadline("one", null);
+    setDeadline("one", null);
     bench.clock.advance(1_000_000);
     expect(state("one")).toBe("running");
-    bench.machines.setDeadline("one", at(1));
+    setDeadline("one", at(1));
     bench.clock.advance(1);
     await until(() => state("one") === "ended");
     expect(bench.events).toEqual([
@@ -144,19 +150,19 @@ describe("a deadline", () => {
     await bench.machines.create("one", TEST_SPEC);
     const release = bench.driver.hold("kill");
     const end = bench.machines.end("one", "user");
-    expect(() => bench.machines.setDeadline("one", at(1))).toThrow(
+    expect(() => setDeadline("one", at(1))).toThrow(
       expect.objectContaining({ code: "sandbox_ended" }) as Error,
     );
     release();
     await end;
-    expect(() => bench.machines.setDeadline("one", at(1))).toThrow(
+    expect(() => setDeadline("one", at(1))).toThrow(
       expect.objectContaining({ code: "sandbox_ended" }) as Error,
     );
   });
 
   test("is in the journal when it is answered", async () => {
     await bench.machines.create("one", TEST_SPEC);
-    bench.machines.setDeadline("one", at(7));
+    setDeadline("one", at(7));
     expect(bench.journal.get("one")?.deadlineUnixMs).toBe(at(7));
   });
 
@@ -177,7 +183,7 @@ describe("a deadline", () => {
             const expired = bench.clock.now() >= due;
             let accepted = true;
             try {
-              due = bench.machines.setDeadline(id, at(nextMs)).deadline_unix_ms ?? 0;
+              due = setDeadline(id, at(nextMs)).deadline_unix_ms ?? 0;
             } catch {
               accepted = false;
             }

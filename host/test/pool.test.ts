@@ -10,8 +10,9 @@ const never = new AbortController().signal;
 let bench: MachineBench;
 let pools: Pool[];
 let leased: PristineMachine[];
-beforeEach(() => {
+beforeEach(async () => {
   bench = new MachineBench();
+  await bench.open();
   pools = [];
   leased = [];
 });
@@ -81,7 +82,7 @@ describe("a pool", () => {
     const pool = open();
     await full(pool);
     const got = await Promise.all(Array.from({ length: 4 }, () => acquire(pool)));
-    expect(got.map(({ source, prepared }) => [source, prepared])).toEqual([
+    expect(got.map(({ source, machineId }) => [source, machineId !== undefined])).toEqual([
       ["pool", true],
       ["pool", true],
       ["shell", false],

@@ -14,6 +14,13 @@ export const ERROR_CODES = {
   conflict: { status: 409, retryable: false },
   already_exists: { status: 409, retryable: false },
   idempotency_mismatch: { status: 409, retryable: false },
+  /** A transition or a state stands in the way; `details.state` names it. */
+  wrong_state: { status: 409, retryable: true },
+  /** The checksum or manifest of an image does not hold: nothing is restored from it. */
+  image_corrupt: { status: 422, retryable: false },
+  /** Made by another driver, runtime build or template than this host has. */
+  image_incompatible: { status: 422, retryable: false },
+  snapshot_not_found: { status: 404, retryable: false },
   idempotency_in_progress: { status: 409, retryable: true },
   sandbox_ended: { status: 410, retryable: false },
   payload_too_large: { status: 413, retryable: false },

@@ -18,6 +18,15 @@ export function randomText(length: number): string {
   return text;
 }
 
+export const snapshotIdSchema = z
+  .string()
+  .regex(/^snp[a-z0-9]{20,60}$/, "must be a snapshot id: `snp` and letters and digits");
+
+/** A new random snapshot id. */
+export function newSnapshotId(): string {
+  return `snp${randomText(23)}`;
+}
+
 export const sandboxIdSchema = z.string().regex(SANDBOX_ID_PATTERN);
 
 /** Template names: lower-case words, digits, `-`, `_` and `.`, at most 64 characters. */

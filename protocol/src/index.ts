@@ -1,3 +1,4 @@
+export * from "./code.ts";
 export * from "./coded-error.ts";
 export * from "./envd.ts";
 export * from "./error-codes.ts";
@@ -8,6 +9,7 @@ export * from "./key.ts";
 export * from "./limits.ts";
 export * from "./machine.ts";
 export * from "./sandbox.ts";
+export * from "./state.ts";
 export * from "./states.ts";
 export * from "./status.ts";
 export * from "./template.ts";

@@ -4,6 +4,12 @@ export const LIMITS = {
   defaultTtlSeconds: 300,
   /** Longest accepted `ttl_seconds`: 30 days. */
   maxTtlSeconds: 2_592_000,
+  /** Default `idle_timeout_seconds` of a persistent sandbox. */
+  defaultIdleTimeoutSeconds: 300,
+  /** Longest accepted `retention_seconds`: 10 years. */
+  maxRetentionSeconds: 315_360_000,
+  /** Most children of one fork. */
+  maxForkCount: 100,
   defaultCpu: 1,
   minCpu: 0.1,
   defaultMemoryMb: 1024,
@@ -20,6 +26,7 @@ export const LIMITS = {
   maxPathBytes: 4095,
   maxCommandBytes: 1024 * 1024,
   defaultExecTimeoutSeconds: 60,
+  defaultCodeTimeoutSeconds: 300,
   maxExecTimeoutSeconds: 86_400,
   /** Default and largest kept output of a buffered exec, bytes per stream. */
   defaultMaxOutputBytes: 4 * 1024 * 1024,

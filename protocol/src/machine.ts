@@ -13,6 +13,11 @@
  *     GET    /v1/templates                    { templates: Template[] }
  *     POST   /v1/templates/{name}/build       NDJSON of TemplateBuildEvent
  *     DELETE /v1/templates/{name}             204
+ *     POST   /v1/machines/{id}/pause|resume|hibernate|wake    Machine; joins one under way, 200 when it is so already
+ *     POST   /v1/machines/{id}/snapshots      {id, name} -> 201 MachineSnapshot; the machine goes on
+ *     GET    /v1/snapshots                    { snapshots: MachineSnapshot[] }
+ *     GET    /v1/snapshots/{id}               MachineSnapshot
+ *     DELETE /v1/snapshots/{id}               204; idempotent
  *     POST   /v1/drain                        ends every machine, the pool and the network; 200 when all is gone
  *     GET    /metrics                         Prometheus text
  *
@@ -20,7 +25,7 @@
  * `sandbox_ended` with `details.reason`; one whose guest port refuses answers 503 `guest_unavailable`.
  */
 import { z } from "zod";
-import { sandboxIdSchema, templateNameSchema } from "./ids.ts";
+import { sandboxIdSchema, snapshotIdSchema, templateNameSchema } from "./ids.ts";
 import { type Attestation, envSchema, networkSchema } from "./sandbox.ts";
 import type { EndReason } from "./states.ts";
 
@@ -35,16 +40,45 @@ export const machineSpecSchema = z.strictObject({
   env: envSchema,
   /** Wall-clock deadline, Unix milliseconds; null for none. */
   deadline_unix_ms: z.number().int().nullable(),
-  on_expire: z.enum(["destroy"]),
+  on_expire: z.enum(["destroy", "hibernate"]),
+  /** No owner activity for this long; null for never. */
+  idle_timeout_seconds: z.number().int().positive().nullable().default(null),
+  on_idle: z.enum(["hibernate", "pause", "destroy", "none"]).default("hibernate"),
+  /** How long a hibernation image is kept; null for ever. */
+  retention_seconds: z.number().int().positive().nullable().default(null),
+  /** Whether work asked of it wakes it. */
+  auto_wake: z.boolean().default(true),
+  /** Restored from this snapshot instead of the template's golden one. */
+  from_snapshot: snapshotIdSchema.nullable().default(null),
 });
-export type MachineSpec = z.infer<typeof machineSpecSchema> & { id?: string };
+/** As the server sends it: what is left out takes its default. */
+export type MachineSpec = z.input<typeof machineSpecSchema>;
+/** As the host keeps it. */
+export type ResolvedMachineSpec = z.output<typeof machineSpecSchema>;
 
-export const machineUpdateSchema = z.strictObject({ deadline_unix_ms: z.number().int().nullable() });
+/** Fields left out stay as they are. */
+export const machineUpdateSchema = z.strictObject({
+  deadline_unix_ms: z.number().int().nullable().optional(),
+  on_expire: z.enum(["destroy", "hibernate"]).optional(),
+  idle_timeout_seconds: z.number().int().positive().nullable().optional(),
+  on_idle: z.enum(["hibernate", "pause", "destroy", "none"]).optional(),
+  retention_seconds: z.number().int().positive().nullable().optional(),
+  auto_wake: z.boolean().optional(),
+});
 export type MachineUpdate = z.infer<typeof machineUpdateSchema>;
 
 export const machineIdSchema = sandboxIdSchema;
 
-export type MachineState = "creating" | "running" | "ending" | "ended";
+export type MachineState =
+  | "creating"
+  | "running"
+  | "paused"
+  | "hibernating"
+  | "hibernated"
+  | "waking"
+  | "snapshotting"
+  | "ending"
+  | "ended";
 
 export interface Machine {
   id: string;
@@ -67,8 +101,20 @@ export interface Machine {
   /** A sentence for a person: exit status, last console lines, which limit was hit. */
   message: string | null;
   attestation: Attestation | null;
-  /** Where the machine came from: `pool` (a waiting restore), `shell` (restored into a waiting process), `cold`. */
-  source: "pool" | "shell" | "cold" | null;
+  /** Where the machine came from: `pool` (a waiting restore), `shell` (restored into a waiting process), `cold`, `snapshot`. */
+  source: "pool" | "shell" | "cold" | "snapshot" | null;
+  on_expire: "destroy" | "hibernate";
+  idle_timeout_seconds: number | null;
+  on_idle: "hibernate" | "pause" | "destroy" | "none";
+  retention_seconds: number | null;
+  auto_wake: boolean;
+  last_activity_at: string;
+  /** When it counts as idle, if nothing holds it and nothing more comes; null while something holds it, or without a timeout. */
+  idle_at: string | null;
+  /** What holds it awake now. */
+  holds: { kind: "request" | "exec"; what: string; since: string }[];
+  /** What it wakes from, while hibernated. */
+  image: { size_bytes: number; created_at: string } | null;
   /**
    * When the kernel last ended something inside for lack of memory, as of this answer; null when it never did. A command
    * that ended by SIGKILL after it started and before this is `oom`.
@@ -78,11 +124,35 @@ export interface Machine {
 
 export interface HostEvent {
   seq: number;
-  type: "started" | "ended" | "deadline_changed";
+  type: "started" | "ended" | "deadline_changed" | "paused" | "resumed" | "hibernated" | "woken";
   machine_id: string;
   at: string;
   machine: Machine;
 }
+
+/** A snapshot as the host keeps it. */
+export interface MachineSnapshot {
+  id: string;
+  name: string | null;
+  machine_id: string;
+  tenant: string;
+  generation: number;
+  template: string;
+  template_hash: string;
+  driver: string;
+  driver_version: string;
+  cpu: number;
+  memory_mb: number;
+  disk_mb: number;
+  network: "internet" | "none";
+  size_bytes: number;
+  created_at: string;
+}
+
+export const createSnapshotSchema = z.strictObject({
+  id: snapshotIdSchema,
+  name: z.string().max(128).nullable().default(null),
+});
 
 export interface HostEvents {
   events: HostEvent[];

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { sandboxIdSchema, templateNameSchema, tenantSchema } from "./ids.ts";
+import { sandboxIdSchema, snapshotIdSchema, templateNameSchema, tenantSchema } from "./ids.ts";
 import { DEFAULT_TEMPLATE, LIMITS } from "./limits.ts";
 import { SANDBOX_STATES } from "./states.ts";
 
@@ -58,30 +58,95 @@ export const ttlSecondsSchema = z
 export const networkSchema = z.enum(["internet", "none"]);
 export type NetworkPolicy = z.infer<typeof networkSchema>;
 
+/** `idle_timeout_seconds`: whole seconds without owner activity. */
+export const idleTimeoutSecondsSchema = z
+  .number({ error: "must be a whole number of seconds, e.g. 300, or null" })
+  .int("must be a whole number of seconds")
+  .min(1, "must be at least 1")
+  .max(LIMITS.maxTtlSeconds, `must be at most ${LIMITS.maxTtlSeconds} (30 days)`);
+
+/** `retention_seconds`: how long a hibernation image or a snapshot is kept. */
+export const retentionSecondsSchema = z
+  .number({ error: "must be a whole number of seconds, or null to keep it" })
+  .int("must be a whole number of seconds")
+  .min(1, "must be at least 1")
+  .max(LIMITS.maxRetentionSeconds, `must be at most ${LIMITS.maxRetentionSeconds} (10 years)`);
+
+/** What happens to a sandbox whose idle timeout is over. */
+export const onIdleSchema = z.enum(["hibernate", "pause", "destroy", "none"]);
+export type OnIdle = z.infer<typeof onIdleSchema>;
+
+/** What happens to a sandbox whose TTL is over. */
+export const onExpireSchema = z.enum(["destroy", "hibernate"]);
+export type OnExpire = z.infer<typeof onExpireSchema>;
+
+const nameSchema = z.string().min(1).max(128).refine(isPlainText, PLAIN_TEXT);
+
 /** Body of `POST /v1/sandboxes`. Unknown fields are refused, so that a misspelt option is never ignored. */
 export const createSandboxSchema = z.strictObject({
-  template: templateNameSchema.default(DEFAULT_TEMPLATE),
-  /** Wall-clock deadline counted from create. */
-  ttl_seconds: ttlSecondsSchema.default(LIMITS.defaultTtlSeconds),
-  on_expire: z.enum(["destroy"]).default("destroy"),
-  name: z.string().min(1).max(128).refine(isPlainText, PLAIN_TEXT).optional(),
+  template: templateNameSchema
+    .optional()
+    .describe(`Default \`${DEFAULT_TEMPLATE}\`, or that of \`from_snapshot\`.`),
+  ttl_seconds: ttlSecondsSchema
+    .nullable()
+    .optional()
+    .describe(
+      `Wall-clock deadline counted from create. Default ${LIMITS.defaultTtlSeconds}; of a persistent one null, none.`,
+    ),
+  on_expire: onExpireSchema.default("destroy"),
+  idle_timeout_seconds: idleTimeoutSecondsSchema
+    .nullable()
+    .optional()
+    .describe(
+      `Time without owner activity until \`on_idle\`. Default null, none; of a persistent one ${LIMITS.defaultIdleTimeoutSeconds}.`,
+    ),
+  on_idle: onIdleSchema.default("hibernate"),
+  retention_seconds: retentionSecondsSchema
+    .nullable()
+    .default(null)
+    .describe("How long a hibernated one is kept; null for ever."),
+  auto_wake: z.boolean().default(true).describe("Whether work asked of it wakes it."),
+  persistent: z
+    .boolean()
+    .default(false)
+    .describe("Lives until its owner destroys it, asleep when idle. Needs a tenant."),
+  from_snapshot: snapshotIdSchema.optional().describe("Starts from this snapshot of the same tenant."),
+  name: nameSchema.optional(),
   tenant: tenantSchema.optional(),
   metadata: metadataSchema.default({}),
   env: envSchema.default({}),
-  /** CPU limit in cores; fractions allowed. */
-  cpu: z.number().min(LIMITS.minCpu).max(1024).default(LIMITS.defaultCpu),
-  memory_mb: z.number().int().min(LIMITS.minMemoryMb).max(16_777_216).default(LIMITS.defaultMemoryMb),
-  disk_mb: z.number().int().min(LIMITS.minDiskMb).max(16_777_216).default(LIMITS.defaultDiskMb),
-  network: networkSchema.default("internet"),
-  /** Only `false` until persistent sandboxes exist: a clear refusal beats a promise not kept. */
-  persistent: z
-    .literal(false, {
-      error: "persistent sandboxes are not available in this version; leave it out or send false",
-    })
-    .optional(),
+  cpu: z
+    .number()
+    .min(LIMITS.minCpu)
+    .max(1024)
+    .optional()
+    .describe(`CPU limit in cores; fractions allowed. Default ${LIMITS.defaultCpu}.`),
+  memory_mb: z
+    .number()
+    .int()
+    .min(LIMITS.minMemoryMb)
+    .max(16_777_216)
+    .optional()
+    .describe(`Default ${LIMITS.defaultMemoryMb}.`),
+  disk_mb: z
+    .number()
+    .int()
+    .min(LIMITS.minDiskMb)
+    .max(16_777_216)
+    .optional()
+    .describe(`Default ${LIMITS.defaultDiskMb}.`),
+  network: networkSchema.optional().describe("Default `internet`."),
 });
 
 export type CreateSandboxRequest = z.output<typeof createSandboxSchema>;
+
+/** Body of `POST /v1/sessions`: what to make when there is none yet, and the name it is found by. */
+export const openSessionSchema = z.strictObject({
+  ...createSandboxSchema.shape,
+  key: z.string().min(1).max(256).refine(isPlainText, PLAIN_TEXT),
+  persistent: z.boolean().default(true),
+});
+export type OpenSessionRequest = z.output<typeof openSessionSchema>;
 
 /** One thing `init` did after a restore, as the guest attests it. */
 export const attestationSchema = z.object({
@@ -117,7 +182,13 @@ export const sandboxSchema = z.object({
   memory_mb: z.number().int(),
   disk_mb: z.number().int(),
   network: networkSchema,
-  on_expire: z.enum(["destroy"]),
+  on_expire: onExpireSchema,
+  idle_timeout_seconds: z.number().int().nullable(),
+  on_idle: onIdleSchema,
+  retention_seconds: z.number().int().nullable(),
+  auto_wake: z.boolean(),
+  /** What it wakes from, while it is hibernated. */
+  image: z.object({ size_bytes: z.number().int(), created_at: timestamp }).nullable(),
   generation: z.number().int(),
   host: z.string().nullable(),
   created_at: timestamp,
@@ -130,9 +201,92 @@ export const sandboxSchema = z.object({
 });
 export type Sandbox = z.infer<typeof sandboxSchema>;
 
-/** Body of `PATCH /v1/sandboxes/{id}/lifecycle`: the deadline is counted from now. */
-export const updateLifecycleSchema = z.strictObject({ ttl_seconds: ttlSecondsSchema });
+/** Body of `PATCH /v1/sandboxes/{id}/lifecycle`: what is left out stays; a TTL is counted from now. */
+export const updateLifecycleSchema = z
+  .strictObject({
+    ttl_seconds: ttlSecondsSchema.nullable().optional(),
+    on_expire: onExpireSchema.optional(),
+    idle_timeout_seconds: idleTimeoutSecondsSchema.nullable().optional(),
+    on_idle: onIdleSchema.optional(),
+    retention_seconds: retentionSecondsSchema.nullable().optional(),
+    auto_wake: z.boolean().optional(),
+  })
+  .refine(
+    (value) => Object.values(value).some((field) => field !== undefined),
+    "is empty: name at least one of ttl_seconds, on_expire, idle_timeout_seconds, on_idle, retention_seconds, auto_wake",
+  );
 export type UpdateLifecycleRequest = z.infer<typeof updateLifecycleSchema>;
+
+const clock = { seconds: z.number().int().nullable(), at: timestamp.nullable() };
+
+/** Answer of `GET /v1/sandboxes/{id}/lifecycle`: the three clocks, and why it is not idle. */
+export const lifecycleSchema = z.object({
+  id: sandboxIdSchema,
+  state: z.enum(SANDBOX_STATES),
+  reason: z.string().nullable(),
+  persistent: z.boolean(),
+  auto_wake: z.boolean(),
+  clocks: z.object({
+    ttl: z.object({ ...clock, on_expire: onExpireSchema }),
+    idle: z.object({ ...clock, on_idle: onIdleSchema }),
+    retention: z.object(clock),
+  }),
+  last_activity_at: timestamp,
+  /** What keeps it from being idle now. */
+  holds: z.array(z.object({ kind: z.enum(["request", "exec"]), what: z.string(), since: timestamp })),
+  /** Why it ended; null while it lives. */
+  reaped_because: z.string().nullable(),
+});
+export type Lifecycle = z.infer<typeof lifecycleSchema>;
+
+/** Body of `POST /v1/sandboxes/{id}/promote`. */
+export const promoteSchema = z.strictObject({
+  persistent: z.boolean(),
+  /** Kept with who asked, for those who audit. */
+  reason: z.string().min(1).max(1000).refine(isPlainText, PLAIN_TEXT),
+  /** A check: the tenant of a sandbox never changes. */
+  tenant: tenantSchema.optional(),
+});
+export type PromoteRequest = z.infer<typeof promoteSchema>;
+
+/** Body of `POST /v1/sandboxes/{id}/fork`. */
+export const forkSchema = z.strictObject({
+  count: z.number().int("must be a whole number").min(1).max(LIMITS.maxForkCount).default(1),
+  ttl_seconds: ttlSecondsSchema.optional().describe("Of the children; default as the parent's."),
+  metadata: metadataSchema.optional().describe("Of the children, over the parent's."),
+});
+export type ForkRequest = z.infer<typeof forkSchema>;
+
+/** Answer of a fork: a child each, or why it could not be made. */
+export const forkedSchema = z.object({
+  children: z.array(
+    z.union([
+      z.object({ sandbox: sandboxSchema }),
+      z.object({ error: z.object({ code: z.string(), message: z.string() }) }),
+    ]),
+  ),
+});
+export type Forked = z.infer<typeof forkedSchema>;
+
+/** Body of `POST /v1/sandboxes/{id}/snapshots`. */
+export const takeSnapshotSchema = z.strictObject({
+  name: nameSchema.optional(),
+  retention_seconds: retentionSecondsSchema.nullable().default(null),
+});
+
+/** A snapshot: memory and files of one sandbox at one instant. */
+export const snapshotSchema = z.object({
+  id: snapshotIdSchema,
+  name: z.string().nullable(),
+  sandbox_id: sandboxIdSchema,
+  tenant: z.string(),
+  template: z.string(),
+  size_bytes: z.number().int(),
+  generation: z.number().int(),
+  created_at: timestamp,
+  retention_seconds: z.number().int().nullable(),
+});
+export type Snapshot = z.infer<typeof snapshotSchema>;
 
 /** A page of results; `next_cursor` is null on the last one. */
 export interface Page<T> {

@@ -3,15 +3,35 @@ import { TimeoutError } from "./errors.ts";
 import { pathSegment } from "./request-path.ts";
 import { requestJson } from "./request-json.ts";
 import { newIdempotencyKey, type Transport } from "./transport.ts";
+import type { OnExpire, OnIdle } from "./sandbox-info.ts";
 import type { SandboxWire } from "./wire.ts";
 
 /** What to create. Numbers out of bounds and unknown options are refused by the server, by name. */
 export interface SandboxCreateOptions extends KeyedCallOptions {
   /** Default `code-interpreter`. */
   template?: string | undefined;
-  /** Wall-clock seconds until it is destroyed, counted from now or from the last `setTtl`; default 300, at most 30 days. */
-  ttlSeconds?: number | undefined;
-  onExpire?: "destroy" | undefined;
+  /**
+   * `true`: it lives until you destroy it and sleeps when idle, memory and processes kept. Needs a tenant. Default
+   * `false`: ephemeral, gone at the end of its TTL.
+   */
+  persistent?: boolean | undefined;
+  /**
+   * Wall-clock seconds until `onExpire`, counted from now or from the last `setTtl`; default 300, at most 30 days. Of a
+   * persistent one null, none.
+   */
+  ttlSeconds?: number | null | undefined;
+  /** Default `destroy`. */
+  onExpire?: OnExpire | undefined;
+  /** Seconds without activity of its owner until `onIdle`. Default null, none; of a persistent one 300. */
+  idleTimeoutSeconds?: number | null | undefined;
+  /** Default `hibernate`. */
+  onIdle?: OnIdle | undefined;
+  /** How long it is kept once hibernated, seconds; default null, for ever. */
+  retentionSeconds?: number | null | undefined;
+  /** Whether work asked of it wakes it; default true. */
+  autoWake?: boolean | undefined;
+  /** Starts with the memory and files of this snapshot, which must be of the same tenant. */
+  fromSnapshot?: string | undefined;
   /** For people; needs not be unique. */
   name?: string | undefined;
   /** Whose data is inside. Default: `metadata.tenant_id`, else the account. */
@@ -31,12 +51,12 @@ export interface SandboxCreateOptions extends KeyedCallOptions {
 }
 
 /** Longest time for a create: a miss of the pool restores on the spot, milliseconds. */
-const CREATE_TIMEOUT_MS = 120_000;
+export const CREATE_TIMEOUT_MS = 120_000;
 /** Longest time for undoing an aborted create, milliseconds. */
 const UNDO_TIMEOUT_MS = 30_000;
 
 /** Options that are not sent: those of the call and of the connection. */
-const NOT_SENT: ReadonlySet<string> = new Set([
+export const NOT_SENT: ReadonlySet<string> = new Set([
   "signal",
   "timeoutMs",
   "idempotencyKey",

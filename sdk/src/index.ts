@@ -2,7 +2,12 @@ export type { ApiKey, ApiKeyCreateOptions, ApiKeys } from "./api-keys.ts";
 export type { BackgroundCommand } from "./background-command.ts";
 export type { CallOptions, KeyedCallOptions } from "./call-options.ts";
 export type { TorporOptions } from "./connection-options.ts";
+export type { CodeContext, CodeContexts } from "./code-contexts.ts";
+export type { CodeError, CodeExecution, CodeResult, RunCodeOptions } from "./run-code.ts";
 export type { SandboxCreateOptions } from "./create-sandbox.ts";
+export type { Exploration, ExploreOptions } from "./explore.ts";
+export type { ForkOptions, ForkResult } from "./fork-sandbox.ts";
+export type { SessionOptions } from "./open-session.ts";
 export {
   AuthenticationError,
   CapacityError,
@@ -47,7 +52,10 @@ export type {
   WatchOptions,
   WriteOptions,
 } from "./sandbox-files.ts";
-export type { Attestation, SandboxInfo, SandboxState } from "./sandbox-info.ts";
+export type { Lifecycle, LifecycleUpdate } from "./sandbox-lifecycle.ts";
+export type { SandboxStateInventory, StateKind, StateOptions, Survival } from "./sandbox-state.ts";
+export type { Snapshot, SnapshotFilter, SnapshotOptions, Snapshots } from "./snapshots.ts";
+export type { Attestation, OnExpire, OnIdle, SandboxInfo, SandboxState } from "./sandbox-info.ts";
 export type { Page, PagedList, SandboxFilter } from "./sandbox-list.ts";
 export type { SandboxProcess } from "./sandbox-process.ts";
 export type { BuildProgress, Template, TemplateBuild, TemplateBuildOptions, Templates } from "./templates.ts";

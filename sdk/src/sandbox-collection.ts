@@ -1,5 +1,6 @@
 import type { CallOptions } from "./call-options.ts";
 import { createSandbox, type SandboxCreateOptions } from "./create-sandbox.ts";
+import { openSession, type SessionOptions } from "./open-session.ts";
 import { pathSegment } from "./request-path.ts";
 import type { Sandbox } from "./sandbox.ts";
 import { filterQuery, PagedList, type SandboxFilter } from "./sandbox-list.ts";
@@ -20,6 +21,11 @@ export class SandboxCollection {
   /** As `Sandbox.create`. */
   async create(options: SandboxCreateOptions = {}): Promise<Sandbox> {
     return this.#make(await createSandbox(this.#transport, options));
+  }
+
+  /** As `Sandbox.session`. */
+  async session(options: SessionOptions): Promise<Sandbox> {
+    return this.#make(await openSession(this.#transport, options));
   }
 
   /** As `Sandbox.get`. */

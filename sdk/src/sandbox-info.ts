@@ -17,6 +17,11 @@ export interface Attestation {
   complete: boolean;
 }
 
+/** What the end of the TTL does. */
+export type OnExpire = SandboxWire["on_expire"];
+/** What the end of the idle timeout does. */
+export type OnIdle = SandboxWire["on_idle"];
+
 /** What the server knows of a sandbox. */
 export interface SandboxInfo {
   id: string;
@@ -34,7 +39,16 @@ export interface SandboxInfo {
   memoryMb: number;
   diskMb: number;
   network: "internet" | "none";
-  onExpire: "destroy";
+  onExpire: OnExpire;
+  /** Seconds without owner activity until `onIdle`; null for none. */
+  idleTimeoutSeconds: number | null;
+  onIdle: OnIdle;
+  /** How long it is kept once hibernated; null for ever. */
+  retentionSeconds: number | null;
+  /** Whether work asked of it wakes it. */
+  autoWake: boolean;
+  /** What it wakes from; null unless it is hibernated. */
+  image: { sizeBytes: number; createdAt: Date } | null;
   /** Counts its restores. */
   generation: number;
   host: string | null;
@@ -42,6 +56,7 @@ export interface SandboxInfo {
   startedAt: Date | null;
   /** When its TTL ends it; null without a TTL. */
   expiresAt: Date | null;
+  /** When it counts as idle unless something comes; null without an idle timeout and while it sleeps. */
   idleAt: Date | null;
   lastActivityAt: Date;
   endedAt: Date | null;
@@ -64,6 +79,11 @@ export function sandboxInfoFromWire(wire: SandboxWire): SandboxInfo {
     diskMb: wire.disk_mb,
     network: wire.network,
     onExpire: wire.on_expire,
+    idleTimeoutSeconds: wire.idle_timeout_seconds,
+    onIdle: wire.on_idle,
+    retentionSeconds: wire.retention_seconds,
+    autoWake: wire.auto_wake,
+    image: wire.image && { sizeBytes: wire.image.size_bytes, createdAt: new Date(wire.image.created_at) },
     generation: wire.generation,
     host: wire.host,
     createdAt: new Date(wire.created_at),

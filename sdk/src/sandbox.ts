@@ -1,6 +1,8 @@
 import type { BackgroundCommand } from "./background-command.ts";
 import type { CallOptions } from "./call-options.ts";
 import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
+import { CodeContexts } from "./code-contexts.ts";
+import { type CodeExecution, runCode, type RunCodeOptions } from "./run-code.ts";
 import type { SandboxCreateOptions } from "./create-sandbox.ts";
 import { NotFoundError, SandboxEndedError, TorporError } from "./errors.ts";
 import type {
@@ -15,13 +17,18 @@ import type {
 } from "./exec-options.ts";
 import type { ExecResult } from "./exec-result.ts";
 import type { ExecStream } from "./exec-stream.ts";
+import { explore, type Exploration, type ExploreOptions } from "./explore.ts";
+import { type ForkOptions, type ForkResult, forkSandbox } from "./fork-sandbox.ts";
+import type { SessionOptions } from "./open-session.ts";
 import { pathSegment } from "./request-path.ts";
-import { requestJson } from "./request-json.ts";
 import { SandboxCommands } from "./sandbox-commands.ts";
 import { SandboxFiles } from "./sandbox-files.ts";
 import { type SandboxInfo, sandboxInfoFromWire } from "./sandbox-info.ts";
 import { SandboxCollection } from "./sandbox-collection.ts";
 import type { PagedList, SandboxFilter } from "./sandbox-list.ts";
+import { type Lifecycle, type LifecycleUpdate, SandboxLifecycle } from "./sandbox-lifecycle.ts";
+import { sandboxState, type SandboxStateInventory, type StateOptions } from "./sandbox-state.ts";
+import { type Snapshot, type SnapshotOptions, takeSnapshot } from "./snapshots.ts";
 import type { SandboxProcess } from "./sandbox-process.ts";
 import { type TerminalOptions, type TerminalRequest, terminalRequest } from "./terminal-request.ts";
 import { Transport } from "./transport.ts";
@@ -37,9 +44,12 @@ function sandboxesOf(options: TorporOptions): SandboxCollection {
 export class Sandbox implements AsyncDisposable {
   readonly id: string;
   readonly files: SandboxFiles;
+  /** Notebook kernels, each with variables of its own. */
+  readonly contexts: CodeContexts;
   readonly #transport: Transport;
   readonly #path: string;
   readonly #commands: SandboxCommands;
+  readonly #lifecycle: SandboxLifecycle;
   #info: SandboxInfo;
 
   /** @internal Made by `create`, `get` and `list`. */
@@ -57,6 +67,8 @@ export class Sandbox implements AsyncDisposable {
     this.#path = `/v1/sandboxes/${pathSegment("id", wire.id)}`;
     this.#info = sandboxInfoFromWire(wire);
     this.#commands = new SandboxCommands(transport, this.#path);
+    this.#lifecycle = new SandboxLifecycle(transport, this.#path);
+    this.contexts = new CodeContexts(transport, `${this.#path}/code/contexts`);
     this.files = new SandboxFiles(transport, `${this.#path}/fs`);
   }
 
@@ -72,6 +84,15 @@ export class Sandbox implements AsyncDisposable {
   /** A sandbox by its id; an ended one too, for 7 days. @throws NotFoundError `sandbox_not_found` */
   static get(id: string, options: CallOptions & TorporOptions = {}): Promise<Sandbox> {
     return sandboxesOf(options).get(id, options);
+  }
+
+  /**
+   * The sandbox of that tenant and key, awake: found, or made when none lives. However many ask at once, one is made. The
+   * other options matter only then; it is persistent unless you say otherwise.
+   * @throws InvalidRequestError without a tenant
+   */
+  static session(options: SessionOptions & TorporOptions): Promise<Sandbox> {
+    return sandboxesOf(options).session(options);
   }
 
   /** Sandboxes, the newest first, fetched page by page as they are iterated. */
@@ -92,6 +113,10 @@ export class Sandbox implements AsyncDisposable {
       signal,
       timeoutMs,
     });
+    return this.#note(answer);
+  }
+
+  #note(answer: SandboxWire): SandboxInfo {
     this.#info = sandboxInfoFromWire(answer);
     return this.#info;
   }
@@ -113,6 +138,14 @@ export class Sandbox implements AsyncDisposable {
   execStream(cmd: Command, options?: ExecStreamTextOptions): ExecStream;
   execStream(cmd: Command, options: ExecStreamOptions = {}): ExecStream<string | Uint8Array> {
     return this.#commands.execStream(cmd, options);
+  }
+
+  /**
+   * Runs code in a notebook kernel: its variables stay for the next call, and over a hibernation. An exception in the code
+   * is in `error`, not thrown. Aborting interrupts it. Needs the template `code-interpreter`, or one with its kernels.
+   */
+  runCode(code: string, options: RunCodeOptions = {}): Promise<CodeExecution> {
+    return runCode(this.#transport, `${this.#path}/code`, code, options);
   }
 
   /** Starts a command that goes on without us; its `timeoutSeconds` is 86,400 (a day) when absent. */
@@ -137,19 +170,84 @@ export class Sandbox implements AsyncDisposable {
     return this.#commands.processes(options);
   }
 
+  /**
+   * Puts it to storage: memory, processes and files in one image, nothing left in RAM. The next work asked of it wakes it. A
+   * command of `exec` that runs meanwhile is cut off (`lost`), one of `start` goes on after the wake.
+   * Settles when it sleeps; a failure leaves it running.
+   */
+  async hibernate(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#note(await this.#lifecycle.move("hibernate", options));
+  }
+
+  /** Wakes it, or resumes it. Work does so by itself, unless `autoWake` is off. */
+  async wake(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#note(await this.#lifecycle.move("wake", options));
+  }
+
+  /** Stops it in RAM, at once: it uses no CPU and keeps its memory. */
+  async pause(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#note(await this.#lifecycle.move("pause", options));
+  }
+
+  /** Lets it go on after `pause`. */
+  async resume(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#note(await this.#lifecycle.move("resume", options));
+  }
+
+  /**
+   * Makes sandboxes with the memory and files of this one, which goes on after a short pause; a command
+   * of `exec` that runs meanwhile is cut off (`lost`), one of `start` goes on. They are their own: other
+   * id, other random numbers; clocks, network, labels and environment are inherited.
+   * @throws TorporError when none could be made; otherwise `failures` says which could not
+   */
+  async fork(options: ForkOptions = {}): Promise<ForkResult<Sandbox>> {
+    return forkSandbox(this.#transport, this.#path, options, (wire) => new Sandbox(this.#transport, wire));
+  }
+
+  /**
+   * Tries several ways from here and keeps the best: forks itself once a candidate, runs `attempt` in each fork, and
+   * destroys all but the one with the highest score.
+   * @throws TorporError when no attempt came to a score; nothing is left then
+   */
+  explore<Candidate>(
+    candidates: readonly Candidate[],
+    attempt: (sandbox: Sandbox, candidate: Candidate, index: number) => Promise<number>,
+    options: ExploreOptions = {},
+  ): Promise<Exploration<Sandbox, Candidate>> {
+    return explore((fork) => this.fork(fork), candidates, attempt, options);
+  }
+
+  /** Keeps its memory and files of this instant, to create from with `fromSnapshot`. It goes on, as after `fork`. */
+  snapshot(options: SnapshotOptions = {}): Promise<Snapshot> {
+    return takeSnapshot(this.#transport, this.#path, options);
+  }
+
+  /** What state it holds, by the six kinds, and for each what would survive what. Counts as no activity. */
+  state(options: StateOptions = {}): Promise<SandboxStateInventory> {
+    return sandboxState(this.#transport, this.#path, options);
+  }
+
+  /** Its three clocks, and what holds it awake. Wakes and extends nothing. */
+  lifecycle(options: CallOptions = {}): Promise<Lifecycle> {
+    return this.#lifecycle.get(options);
+  }
+
+  /** Changes its clocks; what is left out stays. Settles when it is in force. */
+  async setLifecycle(update: LifecycleUpdate, options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#note(await this.#lifecycle.set(update, options));
+  }
+
   /** Sets the deadline to `seconds` from now, sooner or later than it was. Settles when it is in force. */
-  async setTtl(seconds: number, { signal, timeoutMs }: CallOptions = {}): Promise<SandboxInfo> {
-    const json = requestJson({ ttlSeconds: seconds }, new Set());
-    const path = `${this.#path}/lifecycle`;
-    const answer = await this.#transport.json<SandboxWire>({
-      method: "PATCH",
-      path,
-      json,
-      signal,
-      timeoutMs,
-    });
-    this.#info = sandboxInfoFromWire(answer);
-    return this.#info;
+  setTtl(seconds: number, options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.setLifecycle({ ttlSeconds: seconds }, options);
+  }
+
+  /** Makes it persistent, or ephemeral again, with the clocks of that shape. `reason` is kept for those who audit. */
+  async promote(
+    change: { persistent: boolean; reason: string; tenant?: string | undefined },
+    options: CallOptions = {},
+  ): Promise<SandboxInfo> {
+    return this.#note(await this.#lifecycle.promote(change, options));
   }
 
   /** The console of the machine, its last part. */

@@ -2,6 +2,7 @@ import { ApiKeys } from "./api-keys.ts";
 import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
 import { Sandbox } from "./sandbox.ts";
 import { SandboxCollection } from "./sandbox-collection.ts";
+import { Snapshots } from "./snapshots.ts";
 import { Templates } from "./templates.ts";
 import { Transport } from "./transport.ts";
 
@@ -10,6 +11,7 @@ export class Torpor {
   /** The server's base URL. */
   readonly url: string;
   readonly sandboxes: SandboxCollection;
+  readonly snapshots: Snapshots;
   readonly templates: Templates;
   readonly keys: ApiKeys;
 
@@ -18,6 +20,7 @@ export class Torpor {
     const transport = new Transport(resolveConnection(options, processEnvironment()));
     this.url = transport.url;
     this.sandboxes = new SandboxCollection(transport, (wire) => new Sandbox(transport, wire));
+    this.snapshots = new Snapshots(transport);
     this.templates = new Templates(transport);
     this.keys = new ApiKeys(transport);
   }

@@ -40,7 +40,12 @@ export interface SandboxWire {
   memory_mb: number;
   disk_mb: number;
   network: "internet" | "none";
-  on_expire: "destroy";
+  on_expire: "destroy" | "hibernate";
+  idle_timeout_seconds: number | null;
+  on_idle: "hibernate" | "pause" | "destroy" | "none";
+  retention_seconds: number | null;
+  auto_wake: boolean;
+  image: { size_bytes: number; created_at: string } | null;
   generation: number;
   host: string | null;
   created_at: string;
@@ -55,6 +60,53 @@ export interface SandboxWire {
 export interface PageWire<Item> {
   items: Item[];
   next_cursor: string | null;
+}
+
+export interface LifecycleWire {
+  id: string;
+  state: SandboxStateWire;
+  reason: string | null;
+  persistent: boolean;
+  auto_wake: boolean;
+  clocks: {
+    ttl: { seconds: number | null; at: string | null; on_expire: "destroy" | "hibernate" };
+    idle: {
+      seconds: number | null;
+      at: string | null;
+      on_idle: "hibernate" | "pause" | "destroy" | "none";
+    };
+    retention: { seconds: number | null; at: string | null };
+  };
+  last_activity_at: string;
+  holds: { kind: "request" | "exec"; what: string; since: string }[];
+  reaped_because: string | null;
+}
+
+export interface SnapshotWire {
+  id: string;
+  name: string | null;
+  sandbox_id: string;
+  tenant: string;
+  template: string;
+  size_bytes: number;
+  generation: number;
+  created_at: string;
+  retention_seconds: number | null;
+}
+
+export interface ForkWire {
+  children: ({ sandbox: SandboxWire } | { error: { code: string; message: string } })[];
+}
+
+export interface SessionWire {
+  sandbox: SandboxWire;
+  created: boolean;
+}
+
+export interface CodeContextWire {
+  id: string;
+  language: string;
+  cwd: string;
 }
 
 export interface ExecResultWire {

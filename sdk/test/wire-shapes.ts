@@ -16,8 +16,7 @@ type SnakeCase<Name extends string> = Name extends `${infer First}${infer Rest}`
 type SentNames<Options, NotSent> = SnakeCase<Exclude<keyof Options, NotSent> & string>;
 type CallNames = keyof sdk.KeyedCallOptions;
 
-/** `persistent` is the later option: the protocol takes only `false` until there are persistent sandboxes. */
-type CreateNames = Exclude<keyof protocol.CreateSandboxRequest, "persistent">;
+type CreateNames = keyof protocol.CreateSandboxRequest;
 /** The client sets these two by itself. */
 type ExecNames = Exclude<keyof protocol.ExecRequest, "cmd" | "encoding" | "background">;
 type KeyNames = keyof protocol.CreateKeyRequest;
@@ -40,6 +39,40 @@ export const shapesAgree: [
   Same<wire.KeyScope, protocol.Scope>,
   Same<sdk.ExecOutcome, protocol.ExecOutcome>,
   Same<SentNames<sdk.SandboxCreateOptions, CallNames>, CreateNames>,
+  Same<SentNames<sdk.SessionOptions, CallNames>, keyof protocol.OpenSessionRequest>,
+  Same<SentNames<sdk.LifecycleUpdate, never>, keyof protocol.UpdateLifecycleRequest>,
+  Same<SentNames<sdk.ForkOptions, CallNames>, keyof protocol.ForkRequest>,
+  Same<wire.LifecycleWire, protocol.Lifecycle>,
+  Same<wire.CodeContextWire, protocol.CodeContext>,
+  Same<sdk.CodeError, protocol.CodeError>,
+  Same<wire.SnapshotWire, protocol.Snapshot>,
+  Same<wire.ForkWire, protocol.Forked>,
   Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
   Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
-] = [true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true];
+] = [
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+  true,
+];

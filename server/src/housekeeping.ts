@@ -1,52 +1,65 @@
 import type { Clock, Log } from "@torpor/base";
 import { LIMITS } from "@torpor/protocol";
 import type { IdempotencyStore } from "./store/idempotency-store.ts";
+import type { Snapshots } from "./snapshot/snapshots.ts";
 import type { SandboxStore } from "./store/sandbox-store.ts";
+import type { SessionStore } from "./store/session-store.ts";
 
 const EVERY_MS = 10 * 60_000;
 /** Rows deleted in one statement, so that no request waits long behind it. */
 const BATCH_ROWS = 200;
 const MAX_BATCHES = 100;
 
-/** Forgets what is past its time: ended sandboxes after 7 days, idempotency keys after one. */
+/** A session whose sandbox is still to be recorded is younger than this, milliseconds. */
+const SESSION_GRACE_MS = 60 * 60_000;
+
+export interface HousekeepingOptions {
+  sandboxes: SandboxStore;
+  sessions: SessionStore;
+  snapshots: Snapshots;
+  idempotency: IdempotencyStore;
+  clock: Clock;
+  log: Log;
+}
+
+/** Forgets what is past its time: ended sandboxes after 7 days, idempotency keys after one, snapshots after their retention. */
 export class Housekeeping {
-  readonly #sandboxes: SandboxStore;
-  readonly #idempotency: IdempotencyStore;
-  readonly #clock: Clock;
-  readonly #log: Log;
+  readonly #options: HousekeepingOptions;
   #cancel: (() => void) | undefined;
   #closed = false;
 
-  constructor(sandboxes: SandboxStore, idempotency: IdempotencyStore, clock: Clock, log: Log) {
-    this.#sandboxes = sandboxes;
-    this.#idempotency = idempotency;
-    this.#clock = clock;
-    this.#log = log;
+  constructor(options: HousekeepingOptions) {
+    this.#options = options;
   }
 
   /** Sweeps now and then every ten minutes. */
   start(): void {
     const turn = async (): Promise<void> => {
       await this.sweep();
-      if (!this.#closed) this.#cancel = this.#clock.after(EVERY_MS, () => void turn());
+      if (!this.#closed) this.#cancel = this.#options.clock.after(EVERY_MS, () => void turn());
     };
     void turn();
   }
 
   /** One sweep. An error of the store ends it and is told; nothing is taken for gone that could not be read. */
   async sweep(): Promise<void> {
-    const now = this.#clock.now();
+    const { sandboxes, sessions, snapshots, idempotency, clock, log } = this.#options;
+    const now = clock.now();
     try {
-      const sandboxes = await this.#inBatches(() =>
-        this.#sandboxes.purgeEnded(now - LIMITS.endedRetentionSeconds * 1_000, BATCH_ROWS),
-      );
-      const keys = await this.#inBatches(() =>
-        this.#idempotency.purge(now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS),
-      );
-      if (sandboxes + keys > 0)
-        this.#log.info({ op: "housekeeping", outcome: "done", sandboxes, idempotencyKeys: keys });
+      const swept = {
+        sandboxes: await this.#inBatches(() =>
+          sandboxes.purgeEnded(now - LIMITS.endedRetentionSeconds * 1_000, BATCH_ROWS),
+        ),
+        idempotencyKeys: await this.#inBatches(() =>
+          idempotency.purge(now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS),
+        ),
+        sessions: await this.#inBatches(() => sessions.purge(now - SESSION_GRACE_MS, BATCH_ROWS)),
+        snapshots: await snapshots.sweep(),
+      };
+      if (Object.values(swept).some((count) => count > 0))
+        log.info({ op: "housekeeping", outcome: "done", ...swept });
     } catch (error) {
-      this.#log.error({ op: "housekeeping", outcome: "failed", err: error });
+      log.error({ op: "housekeeping", outcome: "failed", err: error });
     }
   }
 

@@ -5,6 +5,7 @@ import { getRequestListener } from "@hono/node-server";
 import { type Clock, type Log, Scope, systemClock } from "@torpor/base";
 import { CodedError, randomText } from "@torpor/protocol";
 import { Authenticator } from "./auth/authenticator.ts";
+import { KeyedExecs } from "./guest/keyed-execs.ts";
 import { HostClient } from "./host/host-client.ts";
 import { FixedPlacement, HostLink } from "./host/placement.ts";
 import { Housekeeping } from "./housekeeping.ts";
@@ -17,11 +18,16 @@ import { serveTerminals } from "./routes/terminal.ts";
 import { ActivityLog } from "./sandbox/activity-log.ts";
 import { HostWatch } from "./sandbox/host-watch.ts";
 import { Sandboxes } from "./sandbox/sandboxes.ts";
+import { Sessions } from "./sandbox/sessions.ts";
+import { Snapshots } from "./snapshot/snapshots.ts";
+import { AuditStore } from "./store/audit-store.ts";
 import { IdempotencyStore } from "./store/idempotency-store.ts";
 import { KeyStore } from "./store/key-store.ts";
 import type { Database } from "./store/open-database.ts";
 import { serialId } from "./serial-id.ts";
 import { SandboxStore } from "./store/sandbox-store.ts";
+import { SessionStore } from "./store/session-store.ts";
+import { SnapshotStore } from "./store/snapshot-store.ts";
 import { VERSION } from "./version.ts";
 
 export interface StartServerOptions {
@@ -57,7 +63,10 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const sandboxStore = new SandboxStore(database);
   const keyStore = new KeyStore(database);
   const idempotencyStore = new IdempotencyStore(database);
-  const sandboxes = new Sandboxes({ store: sandboxStore, placement, clock, log });
+  const snapshotStore = new SnapshotStore(database);
+  const sessionStore = new SessionStore(database);
+  const sandboxes = new Sandboxes({ store: sandboxStore, snapshotStore, placement, clock, log });
+  const snapshots = new Snapshots({ store: snapshotStore, sandboxes, placement, clock, log });
   const activity = new ActivityLog(sandboxStore, clock, log);
   scope.defer(() => activity.flush());
   const idempotency = new Idempotency({
@@ -77,10 +86,15 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const deps: RouteDeps = {
     api,
     sandboxes,
+    snapshots,
+    snapshotStore,
+    sessions: new Sessions({ store: sessionStore, sandboxStore, sandboxes, clock }),
     sandboxStore,
     keyStore,
+    auditStore: new AuditStore(database),
     placement,
     idempotency,
+    keyedExecs: new KeyedExecs(clock),
     activity,
     metrics,
     clock,
@@ -119,7 +133,14 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   await listen(server, host, port);
   scope.defer(() => closeServer(server, sockets));
   scope.defer(() => terminals.close());
-  const housekeeping = new Housekeeping(sandboxStore, idempotencyStore, clock, log);
+  const housekeeping = new Housekeeping({
+    sandboxes: sandboxStore,
+    sessions: sessionStore,
+    snapshots,
+    idempotency: idempotencyStore,
+    clock,
+    log,
+  });
   housekeeping.start();
   scope.defer(() => housekeeping.close());
   watch.start();

@@ -40,6 +40,20 @@ export class FakeGuest {
   readonly starts: string[] = [];
   readonly signals: string[] = [];
   readonly scripted = new Map<string, ScriptedCommand>();
+  /** Answer of `/torpor/state`. */
+  inventory: unknown = {
+    taken_at: "2026-01-01T00:00:00Z",
+    files: { changed_count: 0, changed_bytes: 0, sample: [], truncated: false },
+    packages: { pip: [], npm: [], apt: [] },
+    caches: [],
+    memory: { rss_bytes: 1, processes: [], kernels: [] },
+    connections: {
+      listening: [],
+      loopback: [],
+      external: [{ protocol: "tcp", local: "10.0.0.2:5", remote: "203.0.113.9:443", state: "established" }],
+    },
+    browser: { profiles: [] },
+  };
   readonly running = new Map<string, Running>();
   readonly sandboxEnv: Record<string, string>;
   readonly #open = new Set<ServerResponse>();
@@ -63,6 +77,10 @@ export class FakeGuest {
     const url = new URL(path, "http://guest");
     try {
       if (url.pathname === "/files") return await this.#files(request, response, url);
+      if (url.pathname === "/torpor/state") {
+        response.writeHead(200, { "content-type": "application/json" });
+        return void response.end(JSON.stringify(this.inventory));
+      }
       if (url.pathname === "/torpor/archive") return await this.#archive(request, response, url);
       const body = await bytes(request);
       if (

@@ -8,7 +8,9 @@ import {
   type EndReason,
   type HostEvent,
   type Machine,
+  type MachineSnapshot,
   type MachineSpec,
+  type MachineUpdate,
   type Template,
 } from "@torpor/protocol";
 import { FakeGuest } from "./fake-guest.ts";
@@ -34,6 +36,12 @@ export class FakeHost {
   readonly machines = new Map<string, { machine: Machine; guest: FakeGuest; spec: MachineSpec }>();
   /** `METHOD path` of every request that was let in. */
   readonly requests: string[] = [];
+  readonly snapshots = new Map<string, MachineSnapshot>();
+  /** Answers port 49999; without it the port refuses. */
+  codeServer?: (path: string, request: IncomingMessage, response: ServerResponse) => Promise<void> | void;
+  /** Milliseconds that a sleep, a wake and a snapshot take. */
+  sleepMs = 5;
+  readonly #moving = new Map<string, Promise<void>>();
   readonly capacity = { cpus: 4, memory_mb: 8192, disk_mb: 65_536 };
   readonly templates: Template[] = [
     {
@@ -155,6 +163,84 @@ export class FakeHost {
     if (!silent) this.#emit("ended", entry.machine);
   }
 
+  /** Moves a machine as a client or its idle clock would, one move at a time, with its event unless `silent`. */
+  async move(
+    id: string,
+    verb: "pause" | "resume" | "hibernate" | "wake",
+    { silent = false } = {},
+  ): Promise<void> {
+    const entry = this.machines.get(id);
+    if (entry === undefined) throw new CodedError("sandbox_not_found", `no machine ${id}`);
+    const before = this.#moving.get(id) ?? Promise.resolve();
+    const mine = before.then(() => this.#move(entry.machine, verb, silent));
+    this.#moving.set(
+      id,
+      mine.catch(() => {}),
+    );
+    await mine;
+  }
+
+  async #move(
+    machine: Machine,
+    verb: "pause" | "resume" | "hibernate" | "wake",
+    silent: boolean,
+  ): Promise<void> {
+    const emit = (type: HostEvent["type"]): void => {
+      if (!silent) this.#emit(type, machine);
+    };
+    if (machine.state === "ended")
+      throw new CodedError("sandbox_ended", `machine ${machine.id} has ended`, {
+        details: { reason: machine.reason },
+      });
+    if (verb === "hibernate" && machine.state !== "hibernated") {
+      await new Promise((resolve) => setTimeout(resolve, this.sleepMs));
+      machine.state = "hibernated";
+      machine.image = { size_bytes: 4096, created_at: new Date().toISOString() };
+      emit("hibernated");
+    } else if (verb === "wake" && machine.state === "hibernated") {
+      await new Promise((resolve) => setTimeout(resolve, this.sleepMs));
+      machine.generation += 1;
+      machine.attestation = { generation: machine.generation, steps: [], complete: true };
+      machine.state = "running";
+      machine.image = null;
+      emit("woken");
+    } else if (verb === "pause" && machine.state !== "paused") {
+      if (machine.state !== "running")
+        throw new CodedError("wrong_state", `sandbox ${machine.id} is ${machine.state}`);
+      machine.state = "paused";
+      emit("paused");
+    } else if ((verb === "resume" || verb === "wake") && machine.state === "paused") {
+      machine.state = "running";
+      emit("resumed");
+    } else if (verb === "resume" && machine.state !== "running")
+      throw new CodedError("wrong_state", `sandbox ${machine.id} is ${machine.state}`);
+  }
+
+  async #takeSnapshot(machine: Machine, body: string): Promise<MachineSnapshot> {
+    const { id, name } = JSON.parse(body) as { id: string; name: string | null };
+    await new Promise((resolve) => setTimeout(resolve, this.sleepMs));
+    const { tenant, generation, template, template_hash, driver, cpu, memory_mb, disk_mb, network } = machine;
+    const snapshot: MachineSnapshot = {
+      id,
+      name,
+      machine_id: machine.id,
+      tenant,
+      generation,
+      template,
+      template_hash,
+      driver,
+      driver_version: "1",
+      cpu,
+      memory_mb,
+      disk_mb,
+      network,
+      size_bytes: 8192,
+      created_at: new Date().toISOString(),
+    };
+    this.snapshots.set(id, snapshot);
+    return snapshot;
+  }
+
   liveMachines(): string[] {
     return [...this.machines.values()]
       .filter(({ machine }) => machine.state !== "ended")
@@ -187,6 +273,15 @@ export class FakeHost {
         complete: true,
       },
       source: "pool",
+      on_expire: spec.on_expire,
+      idle_timeout_seconds: spec.idle_timeout_seconds ?? null,
+      on_idle: spec.on_idle ?? "hibernate",
+      retention_seconds: spec.retention_seconds ?? null,
+      auto_wake: spec.auto_wake ?? true,
+      last_activity_at: now,
+      idle_at: null,
+      holds: [],
+      image: null,
       last_oom_at: null,
     };
     this.machines.set(id, { machine, guest: new FakeGuest(spec.env), spec });
@@ -262,6 +357,7 @@ export class FakeHost {
         host_id: this.hostId,
         version: "0.1.0",
         driver: "gvisor",
+        driver_version: "1",
         acceleration: "systrap",
         capacity: this.capacity,
         machines: { running, creating: 0 },
@@ -270,6 +366,11 @@ export class FakeHost {
     }
     if (kind === "events") return await this.#serveEvents(url, response);
     if (kind === "templates") return await this.#serveTemplates(request, response, id);
+    if (kind === "snapshots" && id !== undefined) {
+      this.snapshots.delete(id);
+      response.writeHead(204);
+      return void response.end();
+    }
     if (kind !== "machines") throw new CodedError("not_found", `no route ${url.pathname}`);
     if (id === undefined)
       return this.#send(response, 200, {
@@ -283,11 +384,26 @@ export class FakeHost {
         details: { reason: entry.machine.reason },
       });
     }
+    if (verb === "snapshots")
+      return this.#send(response, 201, await this.#takeSnapshot(entry.machine, await text(request)));
+    if (verb === "pause" || verb === "resume" || verb === "hibernate" || verb === "wake") {
+      await this.move(id, verb);
+      return this.#send(response, 200, entry.machine);
+    }
     if (verb === "logs") {
       response.writeHead(200, { "content-type": "text/plain; charset=utf-8" });
       return void response.end("torpor-guest: ready\n");
     }
+    if (verb === "ports" && port === "49999" && this.codeServer !== undefined) {
+      const path = `/${url.pathname.split("/").slice(6).join("/")}`;
+      return await this.codeServer(path, request, response);
+    }
     if (verb === "ports" && port === "49983") {
+      const passive = request.headers["x-torpor-passive"] === "1";
+      if (entry.machine.state !== "running" && entry.machine.auto_wake && !passive)
+        await this.move(id, "wake");
+      if (entry.machine.state !== "running")
+        throw new CodedError("wrong_state", `sandbox ${id} is ${entry.machine.state}`);
       const path = `/${url.pathname.split("/").slice(6).join("/")}${url.search}`;
       return await entry.guest.serve(request, response, path);
     }
@@ -310,16 +426,18 @@ export class FakeHost {
           `template ${spec.template} is not known to this host; known: base, code-interpreter`,
         );
       }
+      if (spec.from_snapshot != null && this.snapshots.get(spec.from_snapshot)?.tenant !== spec.tenant)
+        throw new CodedError("snapshot_not_found", `no snapshot ${spec.from_snapshot}`);
       return this.#send(response, 201, this.#newMachine(id, spec));
     }
     if (entry === undefined) throw new CodedError("sandbox_not_found", `no machine ${id}`);
     if (request.method === "PATCH") {
-      const { deadline_unix_ms } = JSON.parse(await text(request)) as { deadline_unix_ms: number | null };
+      const update = JSON.parse(await text(request)) as MachineUpdate;
       if (entry.machine.state === "ended")
         throw new CodedError("sandbox_ended", `machine ${id} has ended`, {
           details: { reason: entry.machine.reason },
         });
-      entry.machine.deadline_unix_ms = deadline_unix_ms;
+      Object.assign(entry.machine, update);
       this.#emit("deadline_changed", entry.machine);
     } else if (request.method === "DELETE")
       this.end(id, (url.searchParams.get("reason") ?? "user") as EndReason);

@@ -1,5 +1,7 @@
+import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { CodedError } from "@torpor/protocol";
+import { openDatabase } from "../src/store/open-database.ts";
 import { eventually, World } from "./world.ts";
 
 let world: World;
@@ -109,6 +111,35 @@ test("a keyed exec runs once however it is repeated: buffered, streamed, at once
   await world.restart();
   expect(await ask()).toBe(first);
   expect(world.guest(id).starts).toEqual([command.cmd, streamed.cmd]);
+});
+
+test("a keyed exec writes nothing to the store, and refuses another body", async () => {
+  const { id } = await world.sandbox();
+  const rows = async (): Promise<number> => {
+    const database = await openDatabase({ kind: "sqlite", path: join(world.directory, "server.sqlite") });
+    try {
+      return (await database.db.selectFrom("idempotency").selectAll().execute()).length;
+    } finally {
+      await database.close();
+    }
+  };
+  const before = await rows();
+  expect((await world.exec(id, { cmd: "echo 1" }, key("e"))).status).toBe(200);
+  const again = await world.exec(id, { cmd: "echo 1" }, key("e"));
+  expect(again.headers.get("idempotency-replayed")).toBe("true");
+  expect(await world.exec(id, { cmd: "echo 2" }, key("e"))).toMatchObject({
+    status: 409,
+    body: { error: { code: "idempotency_mismatch" } },
+  });
+  expect(await rows()).toBe(before);
+  expect(world.guest(id).starts).toEqual(["echo 1"]);
+});
+
+test("a keyed exec that could not start may be sent again", async () => {
+  const { id } = await world.sandbox();
+  world.host.fault({ on: /Start$/, kind: "error", error: new CodedError("guest_unavailable", "busy") });
+  expect((await world.exec(id, { cmd: "echo 1" }, key("e"))).status).toBe(503);
+  expect((await world.exec(id, { cmd: "echo 1" }, key("e"))).body).toMatchObject({ stdout: "1\n" });
 });
 
 test("a keyed exec whose client left is not run again: the repeat tells how it ended", async () => {

@@ -28,6 +28,12 @@ async function halfDone(id: string, createdAt = Date.now()): Promise<void> {
     host: "host-1",
     createdAt,
     expiresAt: createdAt + 60_000,
+    onExpire: "destroy",
+    persistent: false,
+    idleTimeoutSeconds: null,
+    onIdle: "hibernate",
+    retentionSeconds: null,
+    autoWake: true,
   });
 }
 
@@ -195,8 +201,9 @@ describe("a deadline", () => {
     expect((await world.call("GET", `/v1/sandboxes/${id}/lifecycle`)).body).toMatchObject({
       id,
       state: "running",
-      expires_at: reply.body["expires_at"],
-      idle_at: null,
+      clocks: { ttl: { seconds: 1000, at: reply.body["expires_at"] }, idle: { seconds: null, at: null } },
+      holds: [],
+      reaped_because: null,
     });
   });
 

@@ -3,7 +3,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { assert as assertProperty, asyncProperty, constantFrom } from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { canTransition, newSandboxId, randomText, SANDBOX_STATES, type SandboxState } from "@torpor/protocol";
+import {
+  canTransition,
+  newSandboxId,
+  newSnapshotId,
+  randomText,
+  SANDBOX_STATES,
+  type SandboxState,
+} from "@torpor/protocol";
 import { HostScope, TenantScope } from "../src/auth/tenant-scope.ts";
 import { hashApiKey, newApiKey } from "../src/auth/authenticator.ts";
 import { IdempotencyStore, idempotencySlot } from "../src/store/idempotency-store.ts";
@@ -11,6 +18,8 @@ import { KeyStore } from "../src/store/key-store.ts";
 import { type Database, openDatabase } from "../src/store/open-database.ts";
 import type { SandboxRecord } from "../src/store/sandbox-record.ts";
 import { type NewSandbox, SandboxStore } from "../src/store/sandbox-store.ts";
+import { SessionStore } from "../src/store/session-store.ts";
+import { type NewSnapshot, type SnapshotRecord, SnapshotStore } from "../src/store/snapshot-store.ts";
 import { startPostgres } from "./postgres.ts";
 
 const scopeOf = (account: string, tenant: string | null = null): TenantScope =>
@@ -21,6 +30,8 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
   let location: Parameters<typeof openDatabase>[0];
   let database: Database;
   let sandboxes: SandboxStore;
+  let snapshots: SnapshotStore;
+  let sessions: SessionStore;
   let keys: KeyStore;
   let idempotency: IdempotencyStore;
 
@@ -37,6 +48,8 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     database = await openDatabase(location);
     release.push(() => database.close());
     sandboxes = new SandboxStore(database);
+    snapshots = new SnapshotStore(database);
+    sessions = new SessionStore(database);
     keys = new KeyStore(database);
     idempotency = new IdempotencyStore(database);
   }, 60_000);
@@ -58,6 +71,12 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     host: "h",
     createdAt: 1_700_000_000_123,
     expiresAt: 1_700_000_300_123,
+    onExpire: "destroy",
+    persistent: false,
+    idleTimeoutSeconds: null,
+    onIdle: "hibernate",
+    retentionSeconds: null,
+    autoWake: true,
     ...more,
   });
 
@@ -96,6 +115,85 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
       attestation: null,
       generation: 1,
     });
+  });
+
+  test("finds snapshots of one's own tenant, ready and in time, and what is left over", async () => {
+    const name = account();
+    const now = 1_700_000_000_000;
+    const make = async (more: Partial<NewSnapshot> = {}): Promise<SnapshotRecord> =>
+      await snapshots.insert({
+        id: newSnapshotId(),
+        account: name,
+        tenant: "t",
+        sandbox_id: newSandboxId(),
+        host: "h",
+        name: "n",
+        kind: "user",
+        template: "base",
+        cpu: 0.5,
+        memory_mb: 512,
+        disk_mb: 1024,
+        network: "none",
+        size_bytes: 0,
+        generation: 1,
+        retention_seconds: null,
+        created_at: now,
+        expires_at: null,
+        ...more,
+      });
+    const made = await make();
+    expect(await snapshots.find(scopeOf(name), made.id, now)).toBeUndefined();
+    expect(await snapshots.finish(made, { sizeBytes: 5_000_000_000, generation: 3 })).toMatchObject({
+      sizeBytes: 5_000_000_000,
+      generation: 3,
+      cpu: 0.5,
+    });
+    expect(await snapshots.find(scopeOf(name, "t"), made.id, now)).toMatchObject({ id: made.id });
+    expect(await snapshots.find(scopeOf(name, "u"), made.id, now)).toBeUndefined();
+    expect(await snapshots.find(scopeOf(account()), made.id, now)).toBeUndefined();
+    const short = await make({ expires_at: now + 10, created_at: now + 1 });
+    const fork = await make({ kind: "fork" });
+    for (const one of [short, fork]) await snapshots.finish(one, { sizeBytes: 1, generation: 1 });
+    const all = await snapshots.list(scopeOf(name), { limit: 1, now });
+    expect(all.items.map(({ id }) => id)).toEqual([short.id]);
+    const rest = await snapshots.list(scopeOf(name), { limit: 5, now, cursor: all.nextCursor ?? "" });
+    expect(rest).toMatchObject({ items: [{ id: made.id }], nextCursor: null });
+    expect((await snapshots.list(scopeOf(name), { limit: 5, now, name: "other" })).items).toEqual([]);
+    expect(await snapshots.find(scopeOf(name), short.id, now + 10)).toBeUndefined();
+    const left = async (at: number, madeBefore: number): Promise<string[]> =>
+      (await snapshots.leftovers(at, madeBefore, 100))
+        .filter((one) => one.account === name)
+        .map(({ id }) => id)
+        .sort();
+    expect(await left(now, now)).toEqual([]);
+    expect(await left(now + 10, now)).toEqual([short.id]);
+    expect(await left(now, now + 1)).toEqual([fork.id]);
+    await snapshots.markDeleting(made);
+    expect(await snapshots.find(scopeOf(name), made.id, now)).toBeUndefined();
+    expect(await left(now, now)).toEqual([made.id]);
+    await snapshots.remove(made);
+    expect(await left(now, now)).toEqual([]);
+  });
+
+  test("gives a session's name to one sandbox, however many ask", async () => {
+    const name = { account: account(), tenant: "t", key: "chat 42" };
+    const rows = await Promise.all(
+      Array.from({ length: 12 }, (_, index) => sessions.findOrClaim(name, `s${index}`, index)),
+    );
+    expect(new Set(rows.map((row) => row.sandbox_id)).size).toBe(1);
+    const [row] = rows;
+    if (row === undefined) throw new Error("no row");
+    expect((await sessions.findOrClaim({ ...name, tenant: "u" }, "other", 1)).sandbox_id).toBe("other");
+    const won = await Promise.all(
+      Array.from({ length: 5 }, (_, index) => sessions.replace(row, `n${index}`, 1)),
+    );
+    expect(won.filter(Boolean)).toHaveLength(1);
+    await sessions.release(name, row.sandbox_id);
+    const now = await sessions.findOrClaim(name, "late", 2);
+    expect(now.sandbox_id).toMatch(/^n/);
+    expect(await sessions.purge(0, 100)).toBe(0);
+    expect(await sessions.purge(10, 100)).toBeGreaterThanOrEqual(1);
+    expect((await sessions.findOrClaim(name, "late", 2)).sandbox_id).toBe("late");
   });
 
   test("takes an id once", async () => {
@@ -160,10 +258,34 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
       expiresAt: null,
     });
     expect(running).toMatchObject({ driver: "gvisor", attestation, startedAt: 5, expiresAt: null });
-    expect(await sandboxes.setDeadline(record, 77)).toMatchObject({ expiresAt: 77, state: "running" });
-    const ended = await sandboxes.advance(running ?? record, "destroying");
+    const noted = await sandboxes.note(running ?? record, {
+      expiresAt: 77,
+      generation: 2,
+      image: { size_bytes: 5, created_at: "2026-01-01T00:00:00.000Z" },
+      persistent: true,
+      autoWake: false,
+      onIdle: "pause",
+      idleTimeoutSeconds: 9,
+      retentionSeconds: 10,
+      onExpire: "hibernate",
+    });
+    expect(noted).toMatchObject({
+      expiresAt: 77,
+      state: "running",
+      generation: 2,
+      image: { size_bytes: 5 },
+      persistent: true,
+      autoWake: false,
+      onIdle: "pause",
+      idleTimeoutSeconds: 9,
+      retentionSeconds: 10,
+      onExpire: "hibernate",
+    });
+    // What was seen of the generation before holds no more.
+    expect(await sandboxes.advance(running ?? record, "destroying")).toBeUndefined();
+    const ended = await sandboxes.advance(noted ?? record, "destroying");
     await sandboxes.advance(ended ?? record, "destroyed", { endedAt: 9, reason: "oom" });
-    expect(await sandboxes.setDeadline(record, 78)).toBeUndefined();
+    expect(await sandboxes.note(noted ?? record, { expiresAt: 78 })).toBeUndefined();
     expect(await sandboxes.find(scope, record.id)).toMatchObject({
       state: "destroyed",
       endedAt: 9,

@@ -1,9 +1,13 @@
 import {
+  GUEST_PORT,
   type HostEvents,
   type HostHealth,
   type Machine,
+  type MachineSnapshot,
   type MachineSpec,
+  type MachineUpdate,
   newSandboxId,
+  newSnapshotId,
   type Template,
   type TemplateBuildEvent,
 } from "@torpor/protocol";
@@ -23,6 +27,18 @@ const DEFAULT_SPEC: MachineSpec = {
   deadline_unix_ms: null,
   on_expire: "destroy",
 };
+
+/** The part of the agent's inventory that suites look at. */
+export interface MachineInventory {
+  files: { changed_count: number; changed_bytes: number; sample: { path: string }[] };
+  packages: { pip: { name: string; version: string }[] };
+  caches: { path: string; size_bytes: number }[];
+  memory: { processes: { pid: number; command: string }[] };
+  connections: Record<
+    "listening" | "loopback" | "external",
+    { local: string; remote?: string; state?: string }[]
+  >;
+}
 
 /** The host's HTTP interface, as the server uses it. */
 export class HostClient {
@@ -66,6 +82,53 @@ export class HostClient {
     return this.http.json(`/v1/machines/${id}`, {
       method: "PATCH",
       body: { deadline_unix_ms: deadlineUnixMs },
+    });
+  }
+
+  update(id: string, update: MachineUpdate): Promise<Machine> {
+    return this.http.json(`/v1/machines/${id}`, { method: "PATCH", body: update });
+  }
+
+  pause(id: string): Promise<Machine> {
+    return this.http.json(`/v1/machines/${id}/pause`, { method: "POST" });
+  }
+
+  resume(id: string): Promise<Machine> {
+    return this.http.json(`/v1/machines/${id}/resume`, { method: "POST" });
+  }
+
+  hibernate(id: string): Promise<Machine> {
+    return this.http.json(`/v1/machines/${id}/hibernate`, { method: "POST" });
+  }
+
+  wake(id: string): Promise<Machine> {
+    return this.http.json(`/v1/machines/${id}/wake`, { method: "POST" });
+  }
+
+  /** Any of these transitions, without a demand on the outcome. */
+  tryMove(id: string, verb: "pause" | "resume" | "hibernate" | "wake"): Promise<HttpAnswer> {
+    return this.http.call(`/v1/machines/${id}/${verb}`, { method: "POST" });
+  }
+
+  snapshot(id: string, name: string | null = null, snapshotId = newSnapshotId()): Promise<MachineSnapshot> {
+    return this.http.json(`/v1/machines/${id}/snapshots`, {
+      method: "POST",
+      body: { id: snapshotId, name },
+    });
+  }
+
+  async snapshots(): Promise<MachineSnapshot[]> {
+    return (await this.http.json<{ snapshots: MachineSnapshot[] }>("/v1/snapshots")).snapshots;
+  }
+
+  removeSnapshot(id: string): Promise<HttpAnswer> {
+    return this.http.call(`/v1/snapshots/${id}`, { method: "DELETE" });
+  }
+
+  /** What of the machine is state, as its agent sees it; neither wakes it nor counts as use of it. */
+  state(id: string): Promise<MachineInventory> {
+    return this.http.json(`/v1/machines/${id}/ports/${GUEST_PORT}/torpor/state`, {
+      headers: { "x-torpor-passive": "1" },
     });
   }
 

@@ -8,6 +8,13 @@ import { type CliContext, invocationOf } from "../context.ts";
 export interface CreateFlags {
   template?: string;
   ttl?: number;
+  persistent?: boolean;
+  onExpire?: string;
+  idleTimeout?: number;
+  onIdle?: string;
+  retention?: number;
+  autoWake?: boolean;
+  fromSnapshot?: string;
   name?: string;
   tenant?: string;
   metadata?: Record<string, string>;
@@ -22,7 +29,22 @@ export interface CreateFlags {
 export function addCreateOptions(command: Command): Command {
   return command
     .option("-t, --template <name>", "template to start from (default code-interpreter)")
-    .option("--ttl <seconds>", "destroyed after this many seconds (default 300)", parseNumber)
+    .option(
+      "--ttl <seconds>",
+      "destroyed after this many seconds (default 300; persistent: never)",
+      parseNumber,
+    )
+    .option("--persistent", "keep it until it is destroyed, asleep when idle; needs --tenant")
+    .option("--on-expire <action>", "at the end of the TTL: 'destroy' (default) or 'hibernate'")
+    .option("--idle-timeout <seconds>", "idle after this long without use (persistent: 300)", parseNumber)
+    .option("--on-idle <action>", "when idle: 'hibernate' (default), 'pause', 'destroy' or 'none'")
+    .option(
+      "--retention <seconds>",
+      "destroyed after being hibernated this long (default: kept)",
+      parseNumber,
+    )
+    .option("--no-auto-wake", "work does not wake it; 'torpor wake' does")
+    .option("--from-snapshot <id>", "start with the memory and files of this snapshot")
     .option("--name <name>", "a name for people")
     .option("--tenant <tenant>", "whose data is inside")
     .option("-m, --metadata <key=value>", "label; may be repeated", collectPair)
@@ -42,6 +64,14 @@ export function createOptions(flags: CreateFlags): SandboxCreateOptions {
   return {
     template: flags.template,
     ttlSeconds: flags.ttl,
+    persistent: flags.persistent,
+    // Any other word is the server's to refuse, here and below.
+    onExpire: flags.onExpire as SandboxCreateOptions["onExpire"],
+    idleTimeoutSeconds: flags.idleTimeout,
+    onIdle: flags.onIdle as SandboxCreateOptions["onIdle"],
+    retentionSeconds: flags.retention,
+    autoWake: flags.autoWake === false ? false : undefined,
+    fromSnapshot: flags.fromSnapshot,
     name: flags.name,
     tenant: flags.tenant,
     metadata: flags.metadata,
@@ -53,12 +83,12 @@ export function createOptions(flags: CreateFlags): SandboxCreateOptions {
   };
 }
 
-/** `torpor create`: a sandbox that stays until its TTL ends it. */
+/** `torpor create`: a sandbox that stays until its TTL ends it, or its owner does. */
 export function registerCreate(program: Command, context: CliContext): void {
   addCreateOptions(program.command("create"))
     .summary("create a sandbox")
     .description(
-      "Creates a sandbox and prints its id. It is usable at once, and destroyed when its TTL ends.",
+      "Creates a sandbox and prints its id. It is usable at once, and destroyed when its TTL ends; with --persistent it lives until 'torpor rm' and sleeps when idle.",
     )
     .option("-q, --quiet", "print the id alone")
     .action(async (flags: CreateFlags & { quiet?: boolean }, command: Command) => {

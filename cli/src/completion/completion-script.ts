@@ -4,7 +4,20 @@ import type { CompletedCommand } from "./command-tree.ts";
 export const SHELLS = ["bash", "zsh", "fish"] as const;
 
 /** Commands whose first operand is the id of a sandbox. */
-const TAKES_SANDBOX = ["exec", "rm", "logs", "cp"];
+const TAKES_SANDBOX = [
+  "exec",
+  "rm",
+  "logs",
+  "cp",
+  "hibernate",
+  "wake",
+  "pause",
+  "resume",
+  "fork",
+  "promote",
+  "state",
+  "code",
+];
 const TAKES_TEMPLATE = ["template build", "template rm"];
 
 /** The script that completes `torpor` in a shell: commands and options from the program, ids and templates asked for. */

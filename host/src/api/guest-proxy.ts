@@ -1,9 +1,12 @@
 import { type IncomingMessage, request, type ServerResponse } from "node:http";
 import { CodedError, GUEST_PORT } from "@torpor/protocol";
+import type { MachineEntry } from "../journal.ts";
+import type { GuestClient } from "../machine/guest-client.ts";
 import type { Machines } from "../machine/machines.ts";
 
 /** Paths of the agent that only the host may use; the rest of /torpor/ is not proxied at all. */
-const HOST_PATHS = ["/torpor/archive", "/torpor/stats"];
+const HOST_PATHS = ["/torpor/archive", "/torpor/state", "/torpor/stats"];
+const WATCH_PATH = "/filesystem.Filesystem/WatchDir";
 const HOP_BY_HOP = new Set([
   "connection",
   "keep-alive",
@@ -31,13 +34,36 @@ export interface GuestTarget {
  * @throws CodedError `sandbox_not_found`, `sandbox_ended`, `permission_denied` (a path of the host alone), or
  *   `guest_unavailable` when the port refuses
  */
-export function proxyToGuest(
+export async function proxyToGuest(
   machines: Machines,
   target: GuestTarget,
   incoming: IncomingMessage,
   outgoing: ServerResponse,
 ): Promise<void> {
-  const { entry, guest } = machines.reach(target.machineId);
+  // Looking at a machine neither wakes it nor counts as use of it; nor does a silent watch on its files.
+  const passive = incoming.headers["x-torpor-passive"] === "1";
+  if (!passive) await machines.awaken(target.machineId);
+  if (outgoing.destroyed) return; // the caller has left meanwhile: nobody wants this done any more
+  const { entry, guest, activity } = machines.reach(target.machineId);
+  const release =
+    passive || target.path.startsWith(WATCH_PATH)
+      ? undefined
+      : activity.begin("request", `${incoming.method} ${target.path.slice(0, 100)}`);
+  try {
+    await pass(machines, target, entry, guest, incoming, outgoing);
+  } finally {
+    release?.();
+  }
+}
+
+function pass(
+  machines: Machines,
+  target: GuestTarget,
+  entry: Readonly<MachineEntry>,
+  guest: GuestClient,
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+): Promise<void> {
   const path = target.path.split("?", 1)[0] ?? "/";
   const headers: Record<string, string | string[]> = {};
   for (const [name, value] of Object.entries(incoming.headers)) {

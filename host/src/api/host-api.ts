@@ -3,6 +3,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { Log } from "@torpor/base";
 import {
   CodedError,
+  createSnapshotSchema,
   END_REASONS,
   type EndReason,
   type HostHealth,
@@ -140,8 +141,7 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
       method: "PATCH",
       pattern: /^\/v1\/machines\/([^/]+)$/,
       answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
-        const { deadline_unix_ms } = await readJson(incoming, machineUpdateSchema);
-        json(outgoing, 200, machines.setDeadline(id, deadline_unix_ms));
+        json(outgoing, 200, machines.update(id, await readJson(incoming, machineUpdateSchema)));
       },
     },
     {
@@ -149,6 +149,38 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
       pattern: /^\/v1\/machines\/([^/]+)$/,
       answer: async ({ outgoing, query, parts: [id = ""] }) =>
         json(outgoing, 200, await machines.end(id, endReason(query.get("reason")))),
+    },
+    {
+      method: "POST",
+      pattern: /^\/v1\/machines\/([^/]+)\/(pause|resume|hibernate|wake)$/,
+      answer: async ({ outgoing, parts: [id = "", verb] }) =>
+        json(outgoing, 200, await machines[verb as "pause" | "resume" | "hibernate" | "wake"](id)),
+    },
+    {
+      method: "POST",
+      pattern: /^\/v1\/machines\/([^/]+)\/snapshots$/,
+      answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
+        const { id: snapshotId, name } = await readJson(incoming, createSnapshotSchema);
+        json(outgoing, 201, await machines.snapshot(id, snapshotId, name));
+      },
+    },
+    {
+      method: "GET",
+      pattern: /^\/v1\/snapshots$/,
+      answer: async ({ outgoing }) => json(outgoing, 200, { snapshots: await machines.snapshots() }),
+    },
+    {
+      method: "GET",
+      pattern: /^\/v1\/snapshots\/([^/]+)$/,
+      answer: async ({ outgoing, parts: [id = ""] }) => json(outgoing, 200, await machines.findSnapshot(id)),
+    },
+    {
+      method: "DELETE",
+      pattern: /^\/v1\/snapshots\/([^/]+)$/,
+      answer: async ({ outgoing, parts: [id = ""] }) => {
+        await machines.removeSnapshot(id);
+        outgoing.writeHead(204).end();
+      },
     },
     {
       method: "GET",
@@ -183,7 +215,7 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
       method: "DELETE",
       pattern: /^\/v1\/templates\/([^/]+)$/,
       answer: async ({ outgoing, parts: [name = ""] }) => {
-        await pools.remove(name, machines.templatesInUse);
+        await pools.remove(name, await machines.templatesInUse());
         outgoing.writeHead(204).end();
       },
     },

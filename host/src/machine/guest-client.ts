@@ -36,6 +36,8 @@ export interface GuestIdentity {
   env: Record<string, string>;
   access_token: string;
   host_key: string;
+  /** The key in force when the guest was frozen. */
+  previous_host_key?: string;
   entropy_base64: string;
   resolv_conf: string;
   default_user: string;
@@ -45,6 +47,8 @@ export interface GuestIdentity {
   tenant: string;
 }
 
+/** Hooks have limits of their own; this one is for all of them together. */
+const FREEZE_TIMEOUT_MS = 120_000;
 /** Largest answer read from a guest on these calls, bytes. */
 const MAX_ANSWER_BYTES = 256 * 1024;
 
@@ -98,6 +102,36 @@ export class GuestClient {
   }
 
   /**
+   * Runs the guest's hooks and locks it: it answers nothing but init afterwards, and all its connections are closed.
+   *
+   * @throws CodedError `guest_unavailable`
+   */
+  async freeze(hostKey: string, hookTimeoutMs: number): Promise<void> {
+    const body = JSON.stringify({ hook_timeout_ms: hookTimeoutMs });
+    const answer = await this.#call("POST", "/torpor/freeze", body, FREEZE_TIMEOUT_MS, {
+      "x-torpor-host-key": hostKey,
+    });
+    this.agent.destroy(); // connections of ours must not go into an image
+    if (answer.status !== 200 && answer.status !== 423) {
+      throw new CodedError(
+        "guest_unavailable",
+        `the guest at ${this.address} could not be frozen (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`,
+      );
+    }
+  }
+
+  /** Commands that were started through the agent and run now. @throws CodedError or a connection error */
+  async runningExecs(accessToken: string): Promise<string[]> {
+    const answer = await this.#call("POST", "/process.Process/List", "{}", 5000, {
+      "x-access-token": accessToken,
+    });
+    const { processes = [] } = (answer.json ?? {}) as {
+      processes?: { pid?: number; torpor?: { execId?: string } }[];
+    };
+    return processes.map((process) => process.torpor?.execId ?? `pid ${process.pid}`);
+  }
+
+  /**
    * Unlocks a restored guest. Fail closed: an incomplete attestation throws.
    *
    * @throws CodedError `guest_unavailable` with the attestation in `details`.
@@ -128,6 +162,7 @@ export class GuestClient {
     path: string,
     body: string | undefined,
     timeoutMs: number,
+    headers: Record<string, string> = {},
   ): Promise<{ status: number; headers: IncomingMessage["headers"]; json: unknown }> {
     return new Promise((resolve, reject) => {
       const outgoing = request(
@@ -139,8 +174,8 @@ export class GuestClient {
           agent: this.agent,
           headers:
             body === undefined
-              ? {}
-              : { "content-type": "application/json", "content-length": Buffer.byteLength(body) },
+              ? headers
+              : { ...headers, "content-type": "application/json", "content-length": Buffer.byteLength(body) },
         },
         (incoming) => {
           const chunks: Buffer[] = [];

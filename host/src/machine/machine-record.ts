@@ -1,5 +1,6 @@
 import { CodedError, type EndReason, type Machine } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
+import type { Activity } from "./activity.ts";
 
 /** Why a machine that was not running when the host came back has ended. */
 export function lostReason(entry: MachineEntry): [EndReason, string] {
@@ -20,22 +21,36 @@ export function endedError(machine: Machine): CodedError {
   );
 }
 
+/** What only a living machine knows of itself. */
+export interface LivingFacts {
+  activity: Activity;
+  lastOomAt: number | null;
+}
+
 /** Wire form of a journal entry. */
-export function toMachine(entry: MachineEntry, lastOomAt: number | null = null): Machine {
+export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
   const iso = (unixMs: number | null): string | null =>
     unixMs === null ? null : new Date(unixMs).toISOString();
+  const { spec } = entry;
+  const lastActivityAt = living?.activity.lastAt ?? entry.lastActivityAt;
+  const holds = living?.activity.holds ?? [];
+  const counts =
+    entry.state === "running" &&
+    spec.idle_timeout_seconds !== null &&
+    spec.on_idle !== "none" &&
+    holds.length === 0;
   return {
     id: entry.id,
     state: entry.state,
-    generation: entry.spec.generation,
-    template: entry.spec.template,
+    generation: entry.generation,
+    template: spec.template,
     template_hash: entry.templateHash,
     driver: entry.driver,
-    tenant: entry.spec.tenant,
-    cpu: entry.spec.cpu,
-    memory_mb: entry.spec.memory_mb,
-    disk_mb: entry.spec.disk_mb,
-    network: entry.spec.network,
+    tenant: spec.tenant,
+    cpu: spec.cpu,
+    memory_mb: spec.memory_mb,
+    disk_mb: spec.disk_mb,
+    network: spec.network,
     created_at: new Date(entry.createdAt).toISOString(),
     started_at: iso(entry.startedAt),
     deadline_unix_ms: entry.deadlineUnixMs,
@@ -44,6 +59,18 @@ export function toMachine(entry: MachineEntry, lastOomAt: number | null = null):
     message: entry.message,
     attestation: entry.attestation,
     source: entry.source,
-    last_oom_at: iso(lastOomAt),
+    on_expire: spec.on_expire,
+    idle_timeout_seconds: spec.idle_timeout_seconds,
+    on_idle: spec.on_idle,
+    retention_seconds: spec.retention_seconds,
+    auto_wake: spec.auto_wake,
+    last_activity_at: new Date(lastActivityAt).toISOString(),
+    idle_at: counts ? iso(lastActivityAt + (spec.idle_timeout_seconds ?? 0) * 1000) : null,
+    holds: holds.map((hold) => ({ ...hold, since: new Date(hold.since).toISOString() })),
+    image:
+      entry.image === null || entry.state !== "hibernated"
+        ? null
+        : { size_bytes: entry.image.sizeBytes, created_at: new Date(entry.image.createdAt).toISOString() },
+    last_oom_at: iso(living?.lastOomAt ?? null),
   };
 }

@@ -9,8 +9,8 @@ import type { Slots } from "./slots.ts";
 export interface PristineMachine {
   handle: MachineHandle;
   guest: GuestClient;
-  /** Whether {@link GuestClient.prepare} has given it entropy and a machine id. */
-  prepared: boolean;
+  /** The one {@link GuestClient.prepare} has given it; undefined when it was not prepared. */
+  machineId: string | undefined;
   /** Where it came from, see protocol `Machine.source`. */
   source: "pool" | "shell" | "cold";
 }
@@ -30,7 +30,7 @@ export interface PoolOptions {
   /** Limits while it waits; the lease sets its own. */
   limits: MachineLimits;
   /** What a waiting copy is given ahead; made anew for each. */
-  preparation: () => GuestPreparation;
+  preparation: () => GuestPreparation & { machine_id: string };
   /** Bounds the restores running at once on this host. */
   restoreGate: Gate;
 }
@@ -104,6 +104,17 @@ export class Pool {
     } finally {
       this.#acquiring -= 1;
       this.#lastAsked = clock.monotonic();
+      this.#refill();
+    }
+  }
+
+  /** Hands out an empty machine to restore another image of this template into. The caller owns it from then on. */
+  async empty(diskMib: number, signal: AbortSignal): Promise<MachineHandle> {
+    const shell = diskMib === this.#options.diskMib ? this.#takeShell() : undefined;
+    this.#lastAsked = this.#options.clock.monotonic();
+    try {
+      return shell ?? (await this.#prepare(diskMib, signal));
+    } finally {
       this.#refill();
     }
   }
@@ -190,9 +201,10 @@ export class Pool {
       await driver.restore(handle, template.golden.imageDir, signal);
       const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
       if (!locked) throw new Error(`the machine restored in slot ${handle.place.slot} is not locked`);
-      if (source !== "pool") return { handle, guest, source, prepared: false };
-      await guest.prepare(this.#options.preparation());
-      return { handle, guest, source, prepared: true };
+      if (source !== "pool") return { handle, guest, source, machineId: undefined };
+      const preparation = this.#options.preparation();
+      await guest.prepare(preparation);
+      return { handle, guest, source, machineId: preparation.machine_id };
     } catch (error) {
       guest.close();
       await slots.clear(handle.place.slot);

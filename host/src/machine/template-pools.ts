@@ -1,10 +1,11 @@
 import type { Clock, Gate, Log } from "@torpor/base";
 import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
-import type { Driver, MachineLimits } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
 import { bakeGolden, findGolden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
-import type { MachineSource } from "./machines.ts";
+import type { MachineSource } from "./machine-parts.ts";
+import type { EmptyMachineSource } from "./sleep.ts";
 import { Pool, type PristineMachine } from "./pool.ts";
 import type { Slots } from "./slots.ts";
 
@@ -20,7 +21,7 @@ export interface TemplatePoolsOptions {
   diskMib: number;
   limits: MachineLimits;
   /** What waiting copies are given ahead. */
-  preparation: () => GuestPreparation;
+  preparation: () => GuestPreparation & { machine_id: string };
   /** Folders with recipes. */
   recipeDirs: readonly string[];
   guestBinaryPath: string;
@@ -35,7 +36,7 @@ interface OpenPool {
 }
 
 /** Templates ready to make machines from: each name's current build, its golden snapshot and its pool. */
-export class TemplatePools implements MachineSource {
+export class TemplatePools implements MachineSource, EmptyMachineSource {
   readonly #options: TemplatePoolsOptions;
   /** By template name. */
   readonly #open = new Map<string, Promise<OpenPool>>();
@@ -66,6 +67,34 @@ export class TemplatePools implements MachineSource {
   ): Promise<PristineMachine & { template: StoredTemplate }> {
     const { template, pool } = await this.#pool(name);
     return { ...(await pool.acquire(diskMib, signal)), template };
+  }
+
+  /** From the pool that serves this build of a template, else made on the spot: an older build has no pool any more. */
+  async empty(templateHash: string, diskMib: number, signal: AbortSignal): Promise<MachineHandle> {
+    const { store, slots, driver, limits, restoreGate } = this.#options;
+    for (const opening of this.#open.values()) {
+      const open = await opening.catch(() => undefined);
+      if (open?.template.hash === templateHash) return open.pool.empty(diskMib, signal);
+    }
+    const template = await store.find(templateHash);
+    const golden =
+      template === undefined ? undefined : await findGolden(template.goldenDir(goldenName(driver)), driver);
+    if (golden === undefined) {
+      throw new CodedError(
+        "image_incompatible",
+        `the template it stands on (${templateHash.slice(0, 16)}) is not on this host any more; build it again`,
+        { details: { template_hash: templateHash } },
+      );
+    }
+    return restoreGate.run(async () => {
+      const place = await slots.make(diskMib, "internet");
+      try {
+        return await driver.prepare(golden.root, place, limits, signal);
+      } catch (error) {
+        await slots.clear(place.slot);
+        throw error;
+      }
+    });
   }
 
   async status(): Promise<{ template: string; ready: number; target: number }[]> {

@@ -1,4 +1,4 @@
-import { writeFile } from "node:fs/promises";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupUsage } from "../../src/cgroup.ts";
 import type {
@@ -19,10 +19,15 @@ export interface FakeMachine {
   alive: boolean;
   limits: MachineLimits;
   oomKills: number;
+  /** What it remembers: goes into an image and comes back out of it. */
+  memory: string;
 }
 
 /** Steps at which a test can make the driver fail or wait. */
-export type DriverStep = "prepare" | "restore" | "limit" | "pause" | "resume" | "kill";
+export type DriverStep = "prepare" | "restore" | "limit" | "pause" | "resume" | "checkpoint" | "kill";
+
+/** The one file of a fake image. */
+export const IMAGE_FILE = "pages.img";
 
 /** Runs no machines but keeps the books a runtime would, and a guest agent on a loopback address for each. */
 export class FakeDriver implements Driver {
@@ -33,6 +38,8 @@ export class FakeDriver implements Driver {
   readonly restored: number[] = [];
   kills = 0;
   initBehaviour: InitBehaviour = "attests";
+  /** Commands that the guests say run inside. */
+  runningExecs: string[] = [];
   /** Whether restored guests come up open, as none ever should. */
   restoresUnlocked = false;
   #nextPid = 5_000_000; // above the kernel's largest, so that no real process is ever meant
@@ -93,37 +100,56 @@ export class FakeDriver implements Driver {
       alive: true,
       limits,
       oomKills: 0,
+      memory: "",
     });
     return handle;
   }
 
-  async restore({ place }: MachineHandle, _imageDir: string, signal?: AbortSignal): Promise<void> {
+  async restore({ place }: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
     await this.#step("restore", signal);
     this.restored.push(place.slot);
-    this.machine(place.slot).guest = await FakeGuest.listen(
+    const machine = this.machine(place.slot);
+    if (imageDir !== "") {
+      const image = JSON.parse(await readFile(join(imageDir, IMAGE_FILE), "utf8")) as Pick<
+        FakeMachine,
+        "memory"
+      >;
+      machine.memory = image.memory;
+    }
+    machine.guest = await FakeGuest.listen(
       place.address,
       () => this.initBehaviour,
+      () => this.runningExecs,
       !this.restoresUnlocked,
     );
   }
 
   async pause({ place }: MachineHandle): Promise<void> {
     await this.#step("pause");
-    this.machine(place.slot).paused = true;
+    const machine = this.machines.get(place.slot); // one adopted from a journal is not in the books
+    if (machine !== undefined) machine.paused = true;
   }
 
   resume({ place }: MachineHandle): void {
     this.#failIfAsked("resume");
-    this.machine(place.slot).paused = false;
+    const machine = this.machines.get(place.slot);
+    if (machine !== undefined) machine.paused = false;
   }
 
-  checkpoint(): Promise<void> {
-    return Promise.resolve();
+  async checkpoint({ place }: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
+    const { memory, guest, paused } = this.machine(place.slot);
+    if (paused) throw new Error("the fake driver cannot photograph a machine that is stopped");
+    // A restored copy must be locked by construction.
+    if (guest?.locked !== true) throw new Error("the fake driver was to photograph an open machine");
+    await mkdir(imageDir, { recursive: true });
+    await this.#step("checkpoint", signal);
+    await writeFile(join(imageDir, IMAGE_FILE), JSON.stringify({ memory }));
   }
 
   limit({ place }: MachineHandle, limits: MachineLimits): void {
     this.#failIfAsked("limit");
-    this.machine(place.slot).limits = limits;
+    const machine = this.machines.get(place.slot);
+    if (machine !== undefined) machine.limits = limits;
   }
 
   async kill({ slot }: MachinePlace): Promise<void> {

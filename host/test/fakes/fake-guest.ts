@@ -14,12 +14,16 @@ export type InitBehaviour =
 export class FakeGuest {
   readonly inits: Record<string, unknown>[] = [];
   preparations = 0;
+  freezes = 0;
   locked = true;
   readonly #server: Server;
   readonly #behaviour: () => InitBehaviour;
 
-  private constructor(behaviour: () => InitBehaviour) {
+  readonly #runningExecs: () => string[];
+
+  private constructor(behaviour: () => InitBehaviour, runningExecs: () => string[]) {
     this.#behaviour = behaviour;
+    this.#runningExecs = runningExecs;
     this.#server = createServer((incoming, outgoing) => {
       void bodyOf(incoming).then((body) => {
         const { status, json } = this.#answer(incoming.url ?? "", body) ?? {};
@@ -31,8 +35,13 @@ export class FakeGuest {
     });
   }
 
-  static async listen(address: string, behaviour: () => InitBehaviour, locked = true): Promise<FakeGuest> {
-    const guest = new FakeGuest(behaviour);
+  static async listen(
+    address: string,
+    behaviour: () => InitBehaviour,
+    runningExecs: () => string[] = () => [],
+    locked = true,
+  ): Promise<FakeGuest> {
+    const guest = new FakeGuest(behaviour, runningExecs);
     guest.locked = locked;
     await new Promise<void>((resolve, reject) => {
       guest.#server.once("error", reject);
@@ -46,6 +55,15 @@ export class FakeGuest {
     if (path === "/torpor/prepare") {
       this.preparations += 1;
       return { status: 200, json: {} };
+    }
+    if (path === "/torpor/freeze") {
+      this.freezes += 1;
+      this.locked = true;
+      return { status: 200, json: {} };
+    }
+    if (path === "/process.Process/List") {
+      const processes = this.#runningExecs().map((execId) => ({ torpor: { execId } }));
+      return { status: 200, json: { processes } };
     }
     if (path !== "/torpor/init") return { status: 404 };
     const identity = JSON.parse(body) as Record<string, unknown>;

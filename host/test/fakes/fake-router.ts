@@ -33,5 +33,5 @@ export class FakeRouter implements Pick<Router, "addSlot" | "removeSlot" | "setE
 
 /** Test files run at once in processes of their own: the pid keeps their loopback addresses apart. */
 export function fakeAddress(slot: number): string {
-  return `127.${64 + (process.pid % 128)}.${(process.pid >> 7) % 256}.${slot}`;
+  return `127.${64 + (process.pid % 128)}.${(process.pid >> 7) % 256}.${((slot - 1) % 254) + 1}`;
 }

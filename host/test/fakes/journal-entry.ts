@@ -1,7 +1,7 @@
-import type { MachineSpec } from "@torpor/protocol";
+import { machineSpecSchema, type ResolvedMachineSpec } from "@torpor/protocol";
 import type { MachineEntry } from "../../src/journal.ts";
 
-export const TEST_SPEC: MachineSpec = {
+export const TEST_SPEC: ResolvedMachineSpec = machineSpecSchema.parse({
   generation: 1,
   template: "base",
   tenant: "acme",
@@ -12,7 +12,7 @@ export const TEST_SPEC: MachineSpec = {
   env: {},
   deadline_unix_ms: null,
   on_expire: "destroy",
-};
+});
 
 /** A running machine as the journal holds it, with what a test changes of it. */
 export function journalEntry(changes: Partial<MachineEntry> = {}): MachineEntry {
@@ -20,7 +20,10 @@ export function journalEntry(changes: Partial<MachineEntry> = {}): MachineEntry 
     id: "m",
     slot: 1,
     state: "running",
-    spec: TEST_SPEC,
+    spec: { ...TEST_SPEC },
+    generation: 1,
+    machineId: "0123456789abcdef0123456789abcdef",
+    settings: { env: {}, user: "user", workdir: "/home/user" },
     templateHash: "aa",
     driver: "gvisor",
     pid: 1,
@@ -29,6 +32,8 @@ export function journalEntry(changes: Partial<MachineEntry> = {}): MachineEntry 
     accessToken: "token",
     hostKey: "key",
     deadlineUnixMs: null,
+    lastActivityAt: 0,
+    image: null,
     createdAt: 0,
     startedAt: 0,
     endedAt: null,

@@ -2,10 +2,14 @@ import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { FakeClock, silentLog } from "@torpor/base";
+import { ImageStore } from "../../src/image/image-store.ts";
 import { Journal, type MachineEntry } from "../../src/journal.ts";
 import { EventFeed } from "../../src/machine/event-feed.ts";
 import { GuestClient } from "../../src/machine/guest-client.ts";
-import { Machines, type MachineSource } from "../../src/machine/machines.ts";
+import { MachineJournal } from "../../src/machine/machine-journal.ts";
+import type { MachineSource } from "../../src/machine/machine-parts.ts";
+import { Machines } from "../../src/machine/machines.ts";
+import { Sleep } from "../../src/machine/sleep.ts";
 import { Slots } from "../../src/machine/slots.ts";
 import { FakeDriver } from "./fake-driver.ts";
 import { FakeRouter } from "./fake-router.ts";
@@ -28,6 +32,7 @@ export class MachineBench {
   readonly router = new FakeRouter();
   readonly journal = new FillableJournal(join(this.directory, "journal.sqlite"));
   readonly feed = new EventFeed(this.journal);
+  readonly images = new ImageStore(join(this.directory, "images"));
   free = { memoryMb: 4096, diskMb: 4096 };
   slots = this.#newSlots();
   machines = this.#newMachines();
@@ -58,15 +63,41 @@ export class MachineBench {
             hash: "aa",
             manifest: { env: { PATH: "/bin", FROM: "template" }, user: "user", workdir: "/workspace" },
           };
-          return { handle, guest: new GuestClient(place.address), prepared: false, source: "cold", template };
+          return {
+            handle,
+            guest: new GuestClient(place.address),
+            machineId: undefined,
+            source: "cold",
+            template,
+          };
         } catch (error) {
           await this.slots.clear(place.slot);
           throw error;
         }
       },
     };
+    const sleep = new Sleep({
+      driver: this.driver,
+      images: this.images,
+      source: {
+        empty: async (_hash, diskMib, signal) => {
+          const place = await this.slots.make(diskMib, "internet");
+          try {
+            return await this.driver.prepare({ imagePath: "" }, place, { cpu: 1, memoryMib: 1 }, signal);
+          } catch (error) {
+            await this.slots.clear(place.slot);
+            throw error;
+          }
+        },
+      },
+      clear: (slot) => this.slots.clear(slot),
+      headroom: () => this.free,
+      log: silentLog,
+    });
     return new Machines({
-      journal: this.journal,
+      journal: new MachineJournal(this.journal, this.feed, this.clock, silentLog),
+      images: this.images,
+      sleep,
       driver: this.driver,
       slots: this.slots,
       router: this.router,
@@ -80,13 +111,30 @@ export class MachineBench {
     });
   }
 
+  /** To be called before the first machine sleeps. */
+  open(): Promise<void> {
+    return this.images.open();
+  }
+
+  /** Ids of the images in place, hibernation's and snapshots'. */
+  get imagesInPlace(): string[] {
+    try {
+      return readdirSync(join(this.directory, "images")).sort();
+    } catch {
+      return [];
+    }
+  }
+
   /** What a host does after it was killed: forgets all but the journal, adopts, sweeps. */
   async restart(): Promise<{ adopted: number; ended: number; swept: number[] }> {
     this.machines.stopWatching();
     this.slots = this.#newSlots();
     this.machines = this.#newMachines();
+    await this.images.open();
     const outcome = await this.machines.adopt();
-    return { ...outcome, swept: await this.slots.sweep() };
+    const swept = await this.slots.sweep();
+    await this.machines.sweepImages();
+    return { ...outcome, swept };
   }
 
   /** What stands on the machine, by kind; all empty when nothing was left. */

@@ -5,6 +5,7 @@ import {
   type HostEvents,
   type HostHealth,
   type Machine,
+  type MachineSnapshot,
   type MachineSpec,
   type MachineUpdate,
   type Template,
@@ -35,6 +36,8 @@ const DEFAULT_HEAD_TIMEOUT_MS = 30_000;
 /** A restore on a busy machine takes seconds; a create that takes longer than this is undone. */
 const CREATE_TIMEOUT_MS = 120_000;
 const DELETE_TIMEOUT_MS = 60_000;
+/** Writing or reading an image of gigabytes on a slow disk. */
+const IMAGE_TIMEOUT_MS = 300_000;
 
 /**
  * HTTP client of one host. Connections are kept open, since opening one costs as much as a call. Failures are
@@ -96,6 +99,32 @@ export class HostClient {
 
   updateMachine(id: string, update: MachineUpdate): Promise<Machine> {
     return this.#json("PATCH", machinePath(id), { body: jsonBody(update), repeatable: true });
+  }
+
+  /** Pauses, resumes, hibernates or wakes the machine; joins one under way. Idempotent. */
+  moveMachine(id: string, verb: "pause" | "resume" | "hibernate" | "wake"): Promise<Machine> {
+    return this.#json("POST", `${machinePath(id)}/${verb}`, {
+      repeatable: true,
+      headTimeoutMs: IMAGE_TIMEOUT_MS,
+    });
+  }
+
+  /** Writes a snapshot; the machine goes on. The same snapshot id again gives the one that exists. */
+  takeSnapshot(id: string, snapshot: { id: string; name: string | null }): Promise<MachineSnapshot> {
+    return this.#json("POST", `${machinePath(id)}/snapshots`, {
+      body: jsonBody(snapshot),
+      repeatable: true,
+      headTimeoutMs: IMAGE_TIMEOUT_MS,
+    });
+  }
+
+  /** Removes a snapshot's bytes. Idempotent. */
+  async deleteSnapshot(id: string): Promise<void> {
+    const answer = await this.call("DELETE", `/v1/snapshots/${encodeURIComponent(id)}`, {
+      repeatable: true,
+      headTimeoutMs: DELETE_TIMEOUT_MS,
+    });
+    answer.resume();
   }
 
   /** Ends the machine. Idempotent. @returns undefined when the host never had it. */

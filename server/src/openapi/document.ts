@@ -49,7 +49,10 @@ export interface JsonSchema {
 
 const TAGS = [
   { name: "sandboxes", description: "Make, find and end sandboxes." },
+  { name: "lifecycle", description: "Sleep, wake, fork and keep sandboxes." },
+  { name: "snapshots", description: "A sandbox's memory and files at one instant." },
   { name: "exec", description: "Run commands and follow them." },
+  { name: "code", description: "Notebook kernels." },
   { name: "files", description: "Files and folders inside a sandbox." },
   { name: "templates", description: "What sandboxes are made from." },
   { name: "keys", description: "API keys." },

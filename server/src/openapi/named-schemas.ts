@@ -4,7 +4,9 @@ import {
   fileEntrySchema,
   keySchema,
   processSchema,
+  lifecycleSchema,
   sandboxSchema,
+  snapshotSchema,
   templateSchema,
 } from "@torpor/protocol";
 import type { z } from "zod";
@@ -14,6 +16,8 @@ import { errorSchema } from "../http/error-schema.ts";
 export const NAMED_SCHEMAS: Readonly<Record<string, z.ZodType>> = {
   Attestation: attestationSchema,
   Sandbox: sandboxSchema,
+  Lifecycle: lifecycleSchema,
+  Snapshot: snapshotSchema,
   ExecResult: execResultSchema,
   Process: processSchema,
   FileEntry: fileEntrySchema,

@@ -1,4 +1,5 @@
 import { addArchiveRoutes } from "./archive-routes.ts";
+import { addCodeRoutes } from "./code-routes.ts";
 import { addExecRoutes } from "./exec-routes.ts";
 import { addFileContentRoutes } from "./file-content-routes.ts";
 import { addFileTreeRoutes } from "./file-tree-routes.ts";
@@ -6,6 +7,11 @@ import { addKeyRoutes } from "./key-routes.ts";
 import { addOperationRoutes } from "./operation-routes.ts";
 import { addProcessRoutes } from "./process-routes.ts";
 import { addReferenceRoutes } from "./reference-routes.ts";
+import { addForkRoutes } from "./fork-routes.ts";
+import { addLifecycleRoutes } from "./lifecycle-routes.ts";
+import { addSessionRoutes } from "./session-routes.ts";
+import { addSnapshotRoutes } from "./snapshot-routes.ts";
+import { addStateRoutes } from "./state-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 import { addTemplateRoutes } from "./template-routes.ts";
 import { addSandboxRoutes } from "./sandbox-routes.ts";
@@ -13,7 +19,13 @@ import { addSandboxRoutes } from "./sandbox-routes.ts";
 /** Adds every route there is and closes the table. */
 export function addRoutes(deps: RouteDeps): void {
   addSandboxRoutes(deps);
+  addLifecycleRoutes(deps);
+  addStateRoutes(deps);
+  addSnapshotRoutes(deps);
+  addForkRoutes(deps);
+  addSessionRoutes(deps);
   addExecRoutes(deps);
+  addCodeRoutes(deps);
   addProcessRoutes(deps);
   addFileContentRoutes(deps);
   addFileTreeRoutes(deps);

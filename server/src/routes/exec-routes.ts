@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import {
   CodedError,
   type ExecEvent,
@@ -17,14 +16,10 @@ import {
   newExecId,
   runExec,
 } from "../guest/exec.ts";
-import { SENT, type Answer, type Call, keptAnswer, routeOf } from "../http/api.ts";
-import type { KeyedRun } from "../http/idempotency.ts";
+import { SENT, type Answer, type Call, routeOf } from "../http/api.ts";
 import { NdjsonWriter } from "../http/ndjson.ts";
-import { type IdempotencySlot, idempotencySlot } from "../store/idempotency-store.ts";
+import { idempotencySlot } from "../store/idempotency-store.ts";
 import type { RouteDeps } from "./route-deps.ts";
-
-/** Progress of a keyed command: from then on a repeat attaches and never starts. */
-const STARTED = "started";
 
 type ExecCall = Call<unknown, z.output<typeof execRequestSchema>>;
 
@@ -37,7 +32,7 @@ export function addExecRoutes(deps: RouteDeps): void {
       tag: "exec",
       summary: "Run a command",
       description:
-        "A string is run by `bash -l -c`, an array as it is. With `Accept: application/x-ndjson` the events stream as they happen. A foreground command is killed when the client leaves. An Idempotency-Key makes it run at most once, whatever is retried.",
+        "A string is run by `bash -l -c`, an array as it is. With `Accept: application/x-ndjson` the events stream as they happen. A foreground command is killed when the client leaves. An Idempotency-Key makes it run at most once, whatever is retried within 5 minutes of its end.",
       scope: "sandbox:exec",
       body: execRequestSchema,
       // A command of 1 MiB and as much standard input, each escaped to at most six characters a byte.
@@ -106,31 +101,27 @@ async function jsonExec(deps: RouteDeps, call: ExecCall, target: ExecTarget): Pr
     target,
     request.background ? AbortSignal.any([call.signal, leave.signal]) : call.signal,
   );
+  const { execId, replayed, progress } = await openExec(deps, call, target, options);
+  const answer = await collect(deps, call, progress, request, execId, leave);
+  return { ...answer, headers: replayed ? { "idempotency-replayed": "true" } : {} };
+}
+
+/** The command of this request: a new one, or with an `Idempotency-Key` the one that was started with it. */
+async function openExec(
+  deps: RouteDeps,
+  call: ExecCall,
+  target: ExecTarget,
+  options: FollowOptions,
+): Promise<{ execId: string; replayed: boolean; progress: AsyncGenerator<ExecProgress> }> {
   if (call.idempotencyKey === undefined) {
     const execId = newExecId();
-    return await collect(deps, call, runExec(target, request, execId, options), request, execId, leave);
+    return { execId, replayed: false, progress: runExec(target, call.body, execId, options) };
   }
   const slot = idempotencySlot(call.caller.scope, routeOf(call.incoming), call.idempotencyKey);
-  const execId = keyedExecId(slot);
-  const kept = await deps.idempotency.run({
-    slot,
-    body: call.rawBody,
-    resumable: true,
-    signal: call.signal,
-    run: async (run) => {
-      const progress =
-        run.progress === STARTED
-          ? attachAgain(target, execId, options)
-          : runExec(target, request, execId, options);
-      const answer = await collect(deps, call, noteStart(progress, run), request, execId, leave);
-      return { status: answer.status, body: JSON.stringify(answer.body) };
-    },
-    recover: async () => {
-      const answer = await collect(deps, call, attachAgain(target, execId, options), request, execId, leave);
-      return { status: answer.status, body: JSON.stringify(answer.body) };
-    },
+  return await deps.keyedExecs.open(slot, call.rawBody, call.signal, {
+    start: (execId) => runExec(target, call.body, execId, options),
+    attach: (execId) => attachExec(target, { execId }, options),
   });
-  return keptAnswer(kept);
 }
 
 async function collect(
@@ -160,32 +151,9 @@ async function collect(
 }
 
 async function streamedExec(deps: RouteDeps, call: ExecCall, target: ExecTarget): Promise<Answer> {
-  const request = call.body;
   const options = followOptions(deps, target, call.signal);
-  if (call.idempotencyKey === undefined) {
-    const execId = newExecId();
-    await sendEvents(deps, call, runExec(target, request, execId, options), execId);
-    return SENT;
-  }
-  const slot = idempotencySlot(call.caller.scope, routeOf(call.incoming), call.idempotencyKey);
-  const execId = keyedExecId(slot);
-  const again = (): Promise<void> => sendEvents(deps, call, attachAgain(target, execId, options), execId);
-  await deps.idempotency.run({
-    slot,
-    body: call.rawBody,
-    resumable: true,
-    signal: call.signal,
-    run: async (run) => {
-      if (run.progress === STARTED) await again();
-      else await sendEvents(deps, call, noteStart(runExec(target, request, execId, options), run), execId);
-      // The guest keeps what a repeat needs; nothing is kept here but the fact.
-      return { status: 200, body: null };
-    },
-    recover: async () => {
-      await again();
-      return { status: 200, body: null };
-    },
-  });
+  const { execId, progress } = await openExec(deps, call, target, options);
+  await sendEvents(deps, call, progress, execId);
   return SENT;
 }
 
@@ -251,64 +219,4 @@ function toEvent(
     stderr_bytes: totals?.stderrBytes ?? seen.stderr,
     ...(message === undefined ? {} : { message }),
   };
-}
-
-/** Long enough that short commands cost no write, and far shorter than the guest remembers them by their id. */
-const NOTE_START_AFTER_MS = 5_000;
-
-/**
- * Notes that the command has started, once it has run for a while or when it is left before its end. Until then a
- * repeat starts it again by the same id, which the guest takes for the first.
- */
-async function* noteStart(
-  progress: AsyncGenerator<ExecProgress>,
-  run: KeyedRun,
-): AsyncGenerator<ExecProgress> {
-  let state: "unstarted" | "running" | "ended" = "unstarted";
-  let noted = false;
-  let timer: NodeJS.Timeout | undefined;
-  const note = async (): Promise<void> => {
-    if (noted) return;
-    noted = true;
-    await run.noteProgress(STARTED);
-  };
-  try {
-    for await (const step of progress) {
-      if (step.type === "started") {
-        state = "running";
-        timer = setTimeout(() => void note().catch(() => (noted = false)), NOTE_START_AFTER_MS);
-      } else if (step.type === "ended") {
-        state = "ended";
-        clearTimeout(timer);
-      }
-      yield step;
-    }
-  } finally {
-    clearTimeout(timer);
-    if (state === "running") await note();
-  }
-}
-
-/** Follows a command that has been started before. Never starts it: when the guest no longer has it, that is told. */
-async function* attachAgain(
-  target: ExecTarget,
-  execId: string,
-  options: FollowOptions,
-): AsyncGenerator<ExecProgress> {
-  try {
-    yield* attachExec(target, { execId }, options);
-  } catch (error) {
-    if (!(error instanceof CodedError) || error.code !== "process_not_found") throw error;
-    throw new CodedError(
-      "conflict",
-      "the command with this Idempotency-Key has been run, but its outcome is no longer kept; it is not run again",
-      { cause: error },
-    );
-  }
-}
-
-/** The id of a keyed command: the same for the same key, so that the guest runs it once however often it is sent. */
-function keyedExecId(slot: IdempotencySlot): string {
-  const name = JSON.stringify([slot.account, slot.tenant, slot.route, slot.key]);
-  return `k${createHash("sha256").update(name).digest("hex").slice(0, 40)}`;
 }

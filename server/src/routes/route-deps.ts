@@ -1,4 +1,5 @@
 import type { Clock, Log } from "@torpor/base";
+import type { KeyedExecs } from "../guest/keyed-execs.ts";
 import type { Placement } from "../host/placement.ts";
 import type { Api } from "../http/api.ts";
 import type { Idempotency } from "../http/idempotency.ts";
@@ -6,16 +7,25 @@ import type { Metrics } from "../http/metrics.ts";
 import type { ActivityLog } from "../sandbox/activity-log.ts";
 import type { Sandboxes } from "../sandbox/sandboxes.ts";
 import type { KeyStore } from "../store/key-store.ts";
+import type { Sessions } from "../sandbox/sessions.ts";
+import type { Snapshots } from "../snapshot/snapshots.ts";
+import type { AuditStore } from "../store/audit-store.ts";
+import type { SnapshotStore } from "../store/snapshot-store.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 
 /** What routes are made from. */
 export interface RouteDeps {
   api: Api;
   sandboxes: Sandboxes;
+  snapshots: Snapshots;
+  snapshotStore: SnapshotStore;
+  sessions: Sessions;
   sandboxStore: SandboxStore;
+  auditStore: AuditStore;
   keyStore: KeyStore;
   placement: Placement;
   idempotency: Idempotency;
+  keyedExecs: KeyedExecs;
   activity: ActivityLog;
   metrics: Metrics;
   clock: Clock;

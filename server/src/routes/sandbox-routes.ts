@@ -9,29 +9,17 @@ import {
   sandboxSchema,
   templateNameSchema,
   tenantSchema,
-  updateLifecycleSchema,
 } from "@torpor/protocol";
 import { z } from "zod";
 import { type Answer, type Call, keptAnswer, routeOf } from "../http/api.ts";
 import type { KeyedRun } from "../http/idempotency.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
-import { type SandboxRecord, toSandbox } from "../store/sandbox-record.ts";
+import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";
+import { shownSandbox } from "./shown-sandbox.ts";
 
 /** How long a retried create waits for one that a server which died left half-done. */
 const RESUME_WAIT_MS = 45_000;
-
-const lifecycleSchema = sandboxSchema.pick({
-  id: true,
-  state: true,
-  reason: true,
-  on_expire: true,
-  created_at: true,
-  expires_at: true,
-  idle_at: true,
-  last_activity_at: true,
-  ended_at: true,
-});
 
 const LIVE_STATES = SANDBOX_STATES.filter((state) => state !== "destroyed");
 
@@ -68,13 +56,10 @@ const listQuery = z
   })
   .catchall(z.string());
 
-/** Create, list, get and delete sandboxes, and move their deadline. */
+/** Create, list, get and delete sandboxes. */
 export function addSandboxRoutes(deps: RouteDeps): void {
   const { api, sandboxes, sandboxStore } = deps;
-  const shown = (record: SandboxRecord): Sandbox => ({
-    ...toSandbox(record),
-    last_activity_at: new Date(deps.activity.lastActivityAt(record)).toISOString(),
-  });
+  const shown = (record: SandboxRecord): Sandbox => shownSandbox(deps, record);
 
   api.add(
     {
@@ -83,14 +68,15 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       tag: "sandboxes",
       summary: "Create a sandbox",
       description:
-        "Answers 201 when the sandbox is usable: the first exec works. A client that leaves without an Idempotency-Key leaves nothing behind; with one, the same request finds the sandbox.",
+        "Answers 201 when the sandbox is usable: the first exec works. Ephemeral by default: it ends with its TTL. With `persistent: true` and a tenant it lives until its owner ends it, and sleeps when idle. A client that leaves without an Idempotency-Key leaves nothing behind; with one, the same request finds the sandbox.",
       scope: "sandbox:write",
       body: createSandboxSchema,
       answers: { 201: { description: "The sandbox, usable", schema: sandboxSchema } },
     },
     async (call) => {
       if (call.idempotencyKey !== undefined) return await createOnce(deps, call, shown);
-      const record = await sandboxes.create(call.caller.scope, call.body, {
+      const { scope } = call.caller;
+      const record = await sandboxes.create(scope, await sandboxes.plan(scope, call.body), {
         isAbandoned: () => call.outgoing.destroyed,
       });
       call.note({ sandboxId: record.id, tenant: record.tenant });
@@ -168,39 +154,6 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       return { status: 200, body: shown(await sandboxes.destroy(record, "user")) };
     },
   );
-
-  api.add(
-    {
-      method: "get",
-      path: "/v1/sandboxes/{id}/lifecycle",
-      tag: "sandboxes",
-      summary: "Get a sandbox's clocks",
-      scope: "sandbox:read",
-      answers: { 200: { description: "State and deadlines", schema: lifecycleSchema } },
-    },
-    async (call) => ({
-      status: 200,
-      body: lifecycleSchema.parse(shown(await sandboxes.require(call.caller.scope, call.param("id")))),
-    }),
-  );
-
-  api.add(
-    {
-      method: "patch",
-      path: "/v1/sandboxes/{id}/lifecycle",
-      tag: "sandboxes",
-      summary: "Set the time to live, counted from now",
-      description: "Answers when the host's journal and the record both hold the new deadline.",
-      scope: "sandbox:write",
-      body: updateLifecycleSchema,
-      answers: { 200: { description: "The sandbox with its new deadline", schema: sandboxSchema } },
-    },
-    async (call) => {
-      const record = await sandboxes.setTtl(call.caller.scope, call.param("id"), call.body.ttl_seconds);
-      deps.activity.note(record);
-      return { status: 200, body: shown(record) };
-    },
-  );
 }
 
 async function createOnce(
@@ -224,7 +177,8 @@ async function createOnce(
       if (earlier !== undefined) return answer(earlier);
       const id = run.resumed ? newSandboxId() : (run.progress ?? newSandboxId());
       if (run.resumed) await run.noteProgress(id);
-      return answer(await deps.sandboxes.create(scope, call.body, { id }));
+      const plan = await deps.sandboxes.plan(scope, call.body);
+      return answer(await deps.sandboxes.create(scope, plan, { id }));
     },
   });
   return keptAnswer(kept);

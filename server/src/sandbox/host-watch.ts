@@ -3,6 +3,7 @@ import { CodedError, type HostEvent, type Machine } from "@torpor/protocol";
 import type { HostLink, PlacedHost } from "../host/placement.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
+import { differences } from "./machine-follower.ts";
 import type { Sandboxes } from "./sandboxes.ts";
 
 export interface HostWatchOptions {
@@ -164,8 +165,7 @@ export class HostWatch {
     else if (event.type === "ended") {
       const ended = await sandboxes.noteEnded(record, event.machine);
       log.info({ op: "sandbox.ended", outcome: ended.reason, sandboxId: ended.id, tenant: ended.tenant });
-    } else if (event.type === "deadline_changed")
-      await store.setDeadline(record, event.machine.deadline_unix_ms);
+    } else if (record.state !== "creating" && disagree(record, event.machine)) await sandboxes.follow(record);
   }
 
   /**
@@ -183,7 +183,7 @@ export class HostWatch {
       await this.#unlessRefused(record.id, () => this.#settle(host, record, machines.get(record.id)));
     const known = new Set(records.map((record) => record.id));
     for (const machine of machines.values()) {
-      if (!known.has(machine.id) && (machine.state === "running" || machine.state === "creating")) {
+      if (!known.has(machine.id) && machine.state !== "ended" && machine.state !== "ending") {
         await this.#unlessRefused(machine.id, () => this.#removeOrphan(host, machine));
       }
     }
@@ -205,7 +205,7 @@ export class HostWatch {
   }
 
   async #settle(host: PlacedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
-    const { sandboxes, store, log } = this.#options;
+    const { sandboxes, log } = this.#options;
     if (sandboxes.isCreating(record.id)) return;
     if (record.state === "destroying" || record.state === "failed") {
       await sandboxes.destroy(record, "user");
@@ -223,9 +223,7 @@ export class HostWatch {
         : sandboxes.noteEnded(record, machine));
     } else if (machine.state === "running" && record.state === "creating") {
       await sandboxes.adopt(record, machine);
-    } else if (machine.state === "running" && record.expiresAt !== machine.deadline_unix_ms) {
-      await store.setDeadline(record, machine.deadline_unix_ms);
-    }
+    } else if (record.state !== "creating" && disagree(record, machine)) await sandboxes.follow(record);
   }
 
   #isNewborn(createdAt: number): boolean {
@@ -240,6 +238,11 @@ export class HostWatch {
     if (this.#isNewborn(Date.parse(machine.created_at))) return;
     const record = await store.findOnHost(host.scope, machine.id);
     if (record !== undefined && record.state !== "destroyed") return; // made since the lists were read
+    if (record === undefined && machine.state !== "running" && machine.state !== "creating") {
+      // It costs nothing while it rests and holds what its owner keeps: without a record that says it has ended, a person decides.
+      log.error({ op: "sandbox.reconcile", outcome: "resting orphan left", sandboxId: machine.id });
+      return;
+    }
     log.warn({
       op: "sandbox.reconcile",
       outcome: "orphan removed",
@@ -248,4 +251,9 @@ export class HostWatch {
     });
     await host.client.deleteMachine(machine.id, record?.reason ?? "host_lost");
   }
+}
+
+/** Whether the record must be brought up to what the host says. */
+function disagree(record: SandboxRecord, machine: Machine): boolean {
+  return machine.state !== record.state || Object.keys(differences(record, machine)).length > 0;
 }

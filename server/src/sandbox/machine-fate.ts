@@ -14,6 +14,13 @@ export interface LostFate {
 /** Between two questions to the host. */
 const ASK_EVERY_MS = 50;
 
+/** What freezes a sandbox and so closes every connection into it, by the state that tells. */
+const CUT_BY: Partial<Record<Machine["state"], string>> = {
+  hibernating: "hibernated",
+  hibernated: "hibernated",
+  snapshotting: "copied (a snapshot or a fork)",
+};
+
 /** Asks the host, for at most `waitMs`, until it knows that the machine has ended: it may notice later than we do. */
 export async function machineFate(
   host: PlacedHost,
@@ -45,6 +52,13 @@ export async function machineFate(
           machine,
         };
       }
+    } else if (machine.state in CUT_BY) {
+      return {
+        ended: false,
+        reason: "unknown",
+        message: `sandbox ${record.id} was ${CUT_BY[machine.state]} while the command ran, which cuts a command in the foreground off; start those that shall outlast it in the background`,
+        machine,
+      };
     } else if (performance.now() >= until) {
       return {
         ended: false,

@@ -4,18 +4,24 @@ import {
   type CreateSandboxRequest,
   type EndReason,
   isEnding,
+  LIMITS,
   type Machine,
+  type MachineUpdate,
   newSandboxId,
-  tenantSchema,
+  type UpdateLifecycleRequest,
 } from "@torpor/protocol";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { PlacedHost, Placement } from "../host/placement.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
+import type { SnapshotStore } from "../store/snapshot-store.ts";
+import { type CreatePlan, createPlan, refused, snapshotNotFound } from "./create-plan.ts";
+import { MachineFollower } from "./machine-follower.ts";
 import { sandboxEnded, sandboxNotFound } from "./sandbox-errors.ts";
 
 export interface SandboxesOptions {
   store: SandboxStore;
+  snapshotStore: SnapshotStore;
   placement: Placement;
   clock: Clock;
   log: Log;
@@ -36,6 +42,8 @@ export interface CreateOptions {
  */
 export class Sandboxes {
   readonly #store: SandboxStore;
+  readonly #snapshots: SnapshotStore;
+  readonly #follower: MachineFollower;
   readonly #placement: Placement;
   readonly #clock: Clock;
   readonly #log: Log;
@@ -45,6 +53,12 @@ export class Sandboxes {
 
   constructor(options: SandboxesOptions) {
     this.#store = options.store;
+    this.#snapshots = options.snapshotStore;
+    this.#follower = new MachineFollower({
+      store: options.store,
+      placement: options.placement,
+      onEnded: (record, machine) => this.noteEnded(record, machine),
+    });
     this.#placement = options.placement;
     this.#clock = options.clock;
     this.#log = options.log;
@@ -55,37 +69,38 @@ export class Sandboxes {
     return this.#creating.has(id);
   }
 
+  /**
+   * What a create comes to, with what it leaves open filled in.
+   *
+   * @throws CodedError invalid_request, permission_denied, snapshot_not_found
+   */
+  async plan(scope: TenantScope, request: CreateSandboxRequest): Promise<CreatePlan> {
+    const { from_snapshot: id } = request;
+    if (id === undefined) return createPlan(scope, request, null);
+    const snapshot = await this.#snapshots.find(scope, id, this.#clock.now());
+    if (snapshot === undefined) throw snapshotNotFound(id);
+    return createPlan(scope, request, snapshot);
+  }
+
   /** Makes a sandbox and resolves when it is usable. @throws CodedError what the host refused, after undoing it. */
-  async create(
-    scope: TenantScope,
-    request: CreateSandboxRequest,
-    options: CreateOptions = {},
-  ): Promise<SandboxRecord> {
-    const tenant = tenantOf(scope, request);
-    const host = await this.#placement.choose({
-      cpu: request.cpu,
-      memoryMb: request.memory_mb,
-      diskMb: request.disk_mb,
-    });
+  async create(scope: TenantScope, plan: CreatePlan, options: CreateOptions = {}): Promise<SandboxRecord> {
+    const host =
+      plan.fromSnapshot === null
+        ? await this.#placement.choose({ cpu: plan.cpu, memoryMb: plan.memoryMb, diskMb: plan.diskMb })
+        : await this.#placement.of(plan.fromSnapshot.host);
     const id = options.id ?? newSandboxId();
     this.#creating.add(id);
     try {
       const createdAt = this.#clock.now();
+      const { ttlSeconds, env: _env, fromSnapshot: _fromSnapshot, ...columns } = plan;
       const record = await this.#store.insert(scope, {
+        ...columns,
         id,
-        tenant,
-        name: request.name ?? null,
-        template: request.template,
-        metadata: request.metadata,
-        cpu: request.cpu,
-        memoryMb: request.memory_mb,
-        diskMb: request.disk_mb,
-        network: request.network,
         host: host.hostId,
         createdAt,
-        expiresAt: createdAt + request.ttl_seconds * 1_000,
+        expiresAt: ttlSeconds === null ? null : Math.round(createdAt + ttlSeconds * 1_000),
       });
-      return await this.#make(record, host, request, options.isAbandoned);
+      return await this.#make(record, host, plan, options.isAbandoned);
     } finally {
       this.#creating.delete(id);
     }
@@ -94,7 +109,7 @@ export class Sandboxes {
   async #make(
     record: SandboxRecord,
     host: PlacedHost,
-    request: CreateSandboxRequest,
+    plan: CreatePlan,
     isAbandoned?: () => boolean,
   ): Promise<SandboxRecord> {
     let machine: Machine;
@@ -107,9 +122,14 @@ export class Sandboxes {
         memory_mb: record.memoryMb,
         disk_mb: record.diskMb,
         network: record.network,
-        env: request.env,
+        env: plan.env,
         deadline_unix_ms: record.expiresAt,
         on_expire: record.onExpire,
+        idle_timeout_seconds: record.idleTimeoutSeconds,
+        on_idle: record.onIdle,
+        retention_seconds: record.retentionSeconds,
+        auto_wake: record.autoWake,
+        from_snapshot: plan.fromSnapshot?.id ?? null,
       });
       if (machine.state !== "running") {
         throw new CodedError(
@@ -172,11 +192,11 @@ export class Sandboxes {
     return record;
   }
 
-  /** The caller's sandbox and its host, for work. @throws CodedError sandbox_not_found, sandbox_ended, conflict, host_unavailable */
-  async requireRunning(scope: TenantScope, id: string): Promise<{ record: SandboxRecord; host: PlacedHost }> {
+  /** The caller's sandbox and its host, awake or asleep. @throws CodedError sandbox_not_found, sandbox_ended, conflict, host_unavailable */
+  async requireLiving(scope: TenantScope, id: string): Promise<{ record: SandboxRecord; host: PlacedHost }> {
     const record = await this.require(scope, id);
     if (isEnding(record.state)) throw sandboxEnded(record);
-    if (record.state !== "running") {
+    if (record.state === "creating") {
       throw new CodedError(
         "conflict",
         `sandbox ${id} is ${record.state}, so it cannot work yet; wait for the create to answer`,
@@ -184,6 +204,55 @@ export class Sandboxes {
       );
     }
     return { record, host: await this.#placement.of(record.host) };
+  }
+
+  /**
+   * The caller's sandbox and its host, for work: one that sleeps is woken. One that fell asleep a moment ago, so that its
+   * record does not say so yet, is woken by its host when the work arrives.
+   *
+   * @throws CodedError as {@link Sandboxes.requireLiving}; wrong_state when it sleeps and is not to be woken by work
+   */
+  async requireRunning(scope: TenantScope, id: string): Promise<{ record: SandboxRecord; host: PlacedHost }> {
+    const { record, host } = await this.requireLiving(scope, id);
+    if (record.state === "running") return { record, host };
+    const current = record.autoWake ? record : await this.#followLiving(record);
+    if (current.state === "running") return { record: current, host };
+    if (!current.autoWake) {
+      throw new CodedError(
+        "wrong_state",
+        `sandbox ${id} is ${current.state} and auto_wake is off, so work does not wake it; wake it first with POST /v1/sandboxes/${id}/wake`,
+        { details: { state: current.state } },
+      );
+    }
+    await host.client.moveMachine(id, "wake");
+    return { record: await this.#followLiving(current), host };
+  }
+
+  /** Pauses, resumes, hibernates or wakes a sandbox; joins one under way. @throws CodedError what the host refused */
+  async move(
+    scope: TenantScope,
+    id: string,
+    verb: "pause" | "resume" | "hibernate" | "wake",
+  ): Promise<SandboxRecord> {
+    const { record, host } = await this.requireLiving(scope, id);
+    try {
+      await host.client.moveMachine(id, verb);
+    } catch (error) {
+      if (error instanceof CodedError && error.code === "sandbox_ended") await this.#follower.follow(record);
+      throw error;
+    }
+    return await this.#followLiving(record);
+  }
+
+  /** The record once it has caught up with its machine. */
+  follow(record: SandboxRecord): Promise<SandboxRecord> {
+    return this.#follower.follow(record);
+  }
+
+  async #followLiving(record: SandboxRecord): Promise<SandboxRecord> {
+    const current = await this.#follower.follow(record);
+    if (isEnding(current.state)) throw sandboxEnded(current);
+    return current;
   }
 
   /**
@@ -246,16 +315,42 @@ export class Sandboxes {
   }
 
   /**
-   * Moves the deadline, counted from now. The host's journal is written first, since it enforces; a crash before the
-   * record follows is mended by the next reconciliation.
+   * Changes the clocks; a TTL counts from now. The host's journal is written first, since it enforces; a crash before the
+   * record follows is mended by the next reconciliation. Never wakes it.
    */
-  async setTtl(scope: TenantScope, id: string, ttlSeconds: number): Promise<SandboxRecord> {
-    const { record, host } = await this.requireRunning(scope, id);
-    const deadline = this.#clock.now() + ttlSeconds * 1_000;
-    const machine = await host.client.updateMachine(id, { deadline_unix_ms: deadline });
-    const updated = await this.#store.setDeadline(record, machine.deadline_unix_ms);
-    if (updated === undefined) throw sandboxEnded(await this.#reload(record));
-    return updated;
+  async setLifecycle(
+    scope: TenantScope,
+    id: string,
+    { ttl_seconds: ttlSeconds, ...changes }: UpdateLifecycleRequest,
+  ): Promise<SandboxRecord> {
+    const { record, host } = await this.requireLiving(scope, id);
+    if (ttlSeconds === null && !record.persistent) {
+      throw refused(
+        "ttl_seconds",
+        "may be null only for a persistent sandbox; this one is ephemeral and needs an end (POST .../promote makes it persistent)",
+      );
+    }
+    await host.client.updateMachine(id, { ...changes, ...deadlineIn(ttlSeconds, this.#clock) });
+    return await this.#followLiving(record);
+  }
+
+  /** Makes an ephemeral sandbox persistent or the other way round, with the clocks of its new shape. */
+  async setPersistent(scope: TenantScope, id: string, persistent: boolean): Promise<SandboxRecord> {
+    const { record, host } = await this.requireLiving(scope, id);
+    if (record.persistent === persistent) return record;
+    let current = record;
+    // Made persistent before the host lets go of the deadline: what a crash leaves in between still ends by itself.
+    while (current.persistent !== persistent) {
+      if (isEnding(current.state)) throw sandboxEnded(current);
+      current = (await this.#store.note(current, { persistent })) ?? (await this.#reload(current));
+    }
+    await host.client.updateMachine(id, {
+      ...deadlineIn(persistent ? null : LIMITS.defaultTtlSeconds, this.#clock),
+      idle_timeout_seconds: persistent
+        ? (record.idleTimeoutSeconds ?? LIMITS.defaultIdleTimeoutSeconds)
+        : null,
+    });
+    return await this.#followLiving(current);
   }
 
   async #reload(record: SandboxRecord): Promise<SandboxRecord> {
@@ -265,25 +360,10 @@ export class Sandboxes {
   }
 }
 
-/** Tenant of a create: the body's, else `metadata.tenant_id`, else the account. A tenant-bound key forces its own. */
-function tenantOf(scope: TenantScope, request: CreateSandboxRequest): string {
-  const fromMetadata = request.metadata["tenant_id"];
-  const named = request.tenant ?? fromMetadata;
-  if (request.tenant === undefined && fromMetadata !== undefined) {
-    const checked = tenantSchema.safeParse(fromMetadata);
-    if (!checked.success) {
-      const message = checked.error.issues[0]?.message ?? "is not a tenant name";
-      throw new CodedError("invalid_request", `metadata.tenant_id ${message}`, {
-        details: { issues: [{ path: "metadata.tenant_id", message }] },
-      });
-    }
-  }
-  if (scope.tenant === null) return named ?? scope.account;
-  if (named !== undefined && named !== scope.tenant) {
-    throw new CodedError(
-      "permission_denied",
-      `this API key is bound to tenant ${scope.tenant}, so it cannot create a sandbox of tenant ${named}; leave the tenant out or use a key of that tenant`,
-    );
-  }
-  return scope.tenant;
+function deadlineIn(
+  ttlSeconds: number | null | undefined,
+  clock: Clock,
+): Pick<MachineUpdate, "deadline_unix_ms"> {
+  if (ttlSeconds === undefined) return {};
+  return { deadline_unix_ms: ttlSeconds === null ? null : clock.now() + ttlSeconds * 1_000 };
 }

@@ -91,6 +91,73 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
         await db.schema.createIndex("idempotency_age").on("idempotency").columns(["created_at"]).execute();
       },
     },
+    "0002_stateful": {
+      async up(db: Kysely<unknown>): Promise<void> {
+        const json = sql.raw<string>(types.json);
+        const time = sql.raw<number>(types.time);
+        const flag = (name: string, value: number): Promise<void> =>
+          db.schema
+            .alterTable("sandboxes")
+            .addColumn(name, "integer", (column) => column.notNull().defaultTo(value))
+            .execute();
+        // One column a statement: SQLite takes no more.
+        await flag("persistent", 0);
+        await flag("auto_wake", 1);
+        await db.schema.alterTable("sandboxes").addColumn("idle_timeout_seconds", "integer").execute();
+        await db.schema
+          .alterTable("sandboxes")
+          .addColumn("on_idle", "text", (column) => column.notNull().defaultTo("hibernate"))
+          .execute();
+        await db.schema.alterTable("sandboxes").addColumn("retention_seconds", "integer").execute();
+        await db.schema.alterTable("sandboxes").addColumn("image", json).execute();
+        await db.schema
+          .createTable("snapshots")
+          .addColumn("id", "text", (column) => column.primaryKey())
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("tenant", "text", (column) => column.notNull())
+          .addColumn("sandbox_id", "text", (column) => column.notNull())
+          .addColumn("host", "text", (column) => column.notNull())
+          .addColumn("name", "text")
+          .addColumn("kind", "text", (column) => column.notNull())
+          .addColumn("state", "text", (column) => column.notNull())
+          .addColumn("template", "text", (column) => column.notNull())
+          .addColumn("cpu", sql.raw(types.real), (column) => column.notNull())
+          .addColumn("memory_mb", "integer", (column) => column.notNull())
+          .addColumn("disk_mb", "integer", (column) => column.notNull())
+          .addColumn("network", "text", (column) => column.notNull())
+          .addColumn("size_bytes", time, (column) => column.notNull())
+          .addColumn("generation", "integer", (column) => column.notNull())
+          .addColumn("retention_seconds", "integer")
+          .addColumn("created_at", time, (column) => column.notNull())
+          .addColumn("expires_at", time)
+          .execute();
+        await db.schema
+          .createIndex("snapshots_page")
+          .on("snapshots")
+          .columns(["account", "created_at", "id"])
+          .execute();
+        await db.schema
+          .createTable("sessions")
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("tenant", "text", (column) => column.notNull())
+          .addColumn("key", "text", (column) => column.notNull())
+          .addColumn("sandbox_id", "text", (column) => column.notNull())
+          .addColumn("chosen_at", time, (column) => column.notNull())
+          .addPrimaryKeyConstraint("sessions_pk", ["account", "tenant", "key"])
+          .execute();
+        await db.schema
+          .createTable("audit")
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("tenant", "text", (column) => column.notNull())
+          .addColumn("sandbox_id", "text", (column) => column.notNull())
+          .addColumn("action", "text", (column) => column.notNull())
+          .addColumn("reason", "text", (column) => column.notNull())
+          .addColumn("key_id", "text", (column) => column.notNull())
+          .addColumn("at", time, (column) => column.notNull())
+          .execute();
+        await db.schema.createIndex("audit_sandbox").on("audit").columns(["account", "sandbox_id"]).execute();
+      },
+    },
   };
 }
 

@@ -1,5 +1,12 @@
 import type { Selectable } from "kysely";
-import { type Attestation, attestationSchema, type Sandbox, type SandboxState } from "@torpor/protocol";
+import {
+  type Attestation,
+  attestationSchema,
+  type OnExpire,
+  type OnIdle,
+  type Sandbox,
+  type SandboxState,
+} from "@torpor/protocol";
 import type { SandboxTable } from "./schema.ts";
 
 declare const fromStore: unique symbol;
@@ -21,7 +28,14 @@ export interface SandboxRecord {
   readonly memoryMb: number;
   readonly diskMb: number;
   readonly network: "internet" | "none";
-  readonly onExpire: "destroy";
+  readonly onExpire: OnExpire;
+  readonly persistent: boolean;
+  readonly idleTimeoutSeconds: number | null;
+  readonly onIdle: OnIdle;
+  readonly retentionSeconds: number | null;
+  readonly autoWake: boolean;
+  /** What it wakes from; null unless it is hibernated. */
+  readonly image: Sandbox["image"];
   readonly host: string;
   readonly attestation: Attestation | null;
   /** Times are Unix milliseconds. */
@@ -55,6 +69,12 @@ export function toSandboxRecord(row: Selectable<SandboxTable>): SandboxRecord {
     diskMb: row.disk_mb,
     network: row.network,
     onExpire: row.on_expire,
+    persistent: row.persistent !== 0,
+    idleTimeoutSeconds: row.idle_timeout_seconds,
+    onIdle: row.on_idle,
+    retentionSeconds: row.retention_seconds,
+    autoWake: row.auto_wake !== 0,
+    image: row.image === null ? null : (parseJsonColumn(row.image) as Sandbox["image"]),
     host: row.host,
     attestation:
       row.attestation === null
@@ -72,8 +92,14 @@ export function toSandboxRecord(row: Selectable<SandboxTable>): SandboxRecord {
 const iso = (unixMs: number): string => new Date(unixMs).toISOString();
 const isoOrNull = (unixMs: number | null): string | null => (unixMs === null ? null : iso(unixMs));
 
-/** Record to what the API shows. */
-export function toSandbox(record: SandboxRecord): Sandbox {
+/** When it counts as idle unless something comes or holds it; null when nothing of it counts down. */
+function idleAt({ state, onIdle, idleTimeoutSeconds }: SandboxRecord, lastActivityAt: number): number | null {
+  if (state !== "running" || onIdle === "none" || idleTimeoutSeconds === null) return null;
+  return lastActivityAt + idleTimeoutSeconds * 1_000;
+}
+
+/** Record to what the API shows. `lastActivityAt`: when more is known than is written. */
+export function toSandbox(record: SandboxRecord, lastActivityAt: number = record.lastActivityAt): Sandbox {
   return {
     id: record.id,
     name: record.name,
@@ -82,20 +108,25 @@ export function toSandbox(record: SandboxRecord): Sandbox {
     template: record.template,
     driver: record.driver ?? "gvisor",
     tenant: record.tenant,
-    persistent: false,
+    persistent: record.persistent,
     metadata: record.metadata,
     cpu: record.cpu,
     memory_mb: record.memoryMb,
     disk_mb: record.diskMb,
     network: record.network,
     on_expire: record.onExpire,
+    idle_timeout_seconds: record.idleTimeoutSeconds,
+    on_idle: record.onIdle,
+    retention_seconds: record.retentionSeconds,
+    auto_wake: record.autoWake,
+    image: record.image,
     generation: record.generation,
     host: record.host,
     created_at: iso(record.createdAt),
     started_at: isoOrNull(record.startedAt),
     expires_at: isoOrNull(record.expiresAt),
-    idle_at: null,
-    last_activity_at: iso(record.lastActivityAt),
+    idle_at: isoOrNull(idleAt(record, lastActivityAt)),
+    last_activity_at: iso(lastActivityAt),
     ended_at: isoOrNull(record.endedAt),
     attestation: record.attestation,
   };

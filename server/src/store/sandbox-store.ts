@@ -1,5 +1,13 @@
 import { type Insertable, type Kysely, sql, type Updateable } from "kysely";
-import { type Attestation, canTransition, SANDBOX_STATES, type SandboxState } from "@torpor/protocol";
+import {
+  type Attestation,
+  canTransition,
+  type OnExpire,
+  type OnIdle,
+  type Sandbox,
+  SANDBOX_STATES,
+  type SandboxState,
+} from "@torpor/protocol";
 import type { HostScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { decodeCursor, encodeCursor } from "./page-cursor.ts";
@@ -19,10 +27,24 @@ export interface NewSandbox {
   host: string;
   createdAt: number;
   expiresAt: number | null;
+  onExpire: OnExpire;
+  persistent: boolean;
+  idleTimeoutSeconds: number | null;
+  onIdle: OnIdle;
+  retentionSeconds: number | null;
+  autoWake: boolean;
 }
 
 /** What may change together with a state. */
 export interface SandboxChanges {
+  generation?: number;
+  image?: Sandbox["image"];
+  onExpire?: OnExpire;
+  persistent?: boolean;
+  idleTimeoutSeconds?: number | null;
+  onIdle?: OnIdle;
+  retentionSeconds?: number | null;
+  autoWake?: boolean;
   reason?: string;
   driver?: string;
   attestation?: Attestation | null;
@@ -71,7 +93,13 @@ export class SandboxStore {
       memory_mb: sandbox.memoryMb,
       disk_mb: sandbox.diskMb,
       network: sandbox.network,
-      on_expire: "destroy",
+      on_expire: sandbox.onExpire,
+      persistent: sandbox.persistent ? 1 : 0,
+      idle_timeout_seconds: sandbox.idleTimeoutSeconds,
+      on_idle: sandbox.onIdle,
+      retention_seconds: sandbox.retentionSeconds,
+      auto_wake: sandbox.autoWake ? 1 : 0,
+      image: null,
       host: sandbox.host,
       attestation: null,
       created_at: sandbox.createdAt,
@@ -187,14 +215,20 @@ export class SandboxStore {
   ): Promise<SandboxRecord | undefined> {
     if (!canTransition(record.state, state))
       throw new Error(`sandbox ${record.id} cannot go from ${record.state} to ${state}`);
-    const set: Updateable<SandboxTable> = { state };
-    if (changes.reason !== undefined) set.reason = changes.reason;
-    if (changes.driver !== undefined) set.driver = changes.driver;
-    if (changes.attestation !== undefined)
-      set.attestation = changes.attestation === null ? null : JSON.stringify(changes.attestation);
-    if (changes.startedAt !== undefined) set.started_at = changes.startedAt;
-    if (changes.expiresAt !== undefined) set.expires_at = changes.expiresAt;
-    if (changes.endedAt !== undefined) set.ended_at = changes.endedAt;
+    return await this.#update(record, { ...columnsOf(changes), state });
+  }
+
+  /**
+   * Records what has changed without a change of state, if `record` still is where the caller saw it.
+   *
+   * @returns undefined when another got there first.
+   */
+  async note(record: SandboxRecord, changes: SandboxChanges): Promise<SandboxRecord | undefined> {
+    const set = columnsOf(changes);
+    return Object.keys(set).length === 0 ? record : await this.#update(record, set);
+  }
+
+  async #update(record: SandboxRecord, set: Updateable<SandboxTable>): Promise<SandboxRecord | undefined> {
     const row = await this.#db
       .updateTable("sandboxes")
       .set(set)
@@ -202,20 +236,6 @@ export class SandboxStore {
       .where("account", "=", record.account)
       .where("state", "=", record.state)
       .where("generation", "=", record.generation)
-      .returningAll()
-      .executeTakeFirst();
-    return row === undefined ? undefined : toSandboxRecord(row);
-  }
-
-  /** Records the deadline its host enforces. @returns undefined when the sandbox has ended since. */
-  async setDeadline(record: SandboxRecord, expiresAt: number | null): Promise<SandboxRecord | undefined> {
-    const row = await this.#db
-      .updateTable("sandboxes")
-      .set({ expires_at: expiresAt })
-      .where("id", "=", record.id)
-      .where("account", "=", record.account)
-      .where("generation", "=", record.generation)
-      .where("ended_at", "is", null)
       .returningAll()
       .executeTakeFirst();
     return row === undefined ? undefined : toSandboxRecord(row);
@@ -263,4 +283,24 @@ export class SandboxStore {
   async ping(): Promise<void> {
     await sql`select 1`.execute(this.#db);
   }
+}
+
+function columnsOf(changes: SandboxChanges): Updateable<SandboxTable> {
+  const set: Updateable<SandboxTable> = {};
+  if (changes.reason !== undefined) set.reason = changes.reason;
+  if (changes.driver !== undefined) set.driver = changes.driver;
+  if (changes.attestation !== undefined)
+    set.attestation = changes.attestation === null ? null : JSON.stringify(changes.attestation);
+  if (changes.startedAt !== undefined) set.started_at = changes.startedAt;
+  if (changes.expiresAt !== undefined) set.expires_at = changes.expiresAt;
+  if (changes.endedAt !== undefined) set.ended_at = changes.endedAt;
+  if (changes.generation !== undefined) set.generation = changes.generation;
+  if (changes.image !== undefined) set.image = changes.image === null ? null : JSON.stringify(changes.image);
+  if (changes.onExpire !== undefined) set.on_expire = changes.onExpire;
+  if (changes.persistent !== undefined) set.persistent = changes.persistent ? 1 : 0;
+  if (changes.idleTimeoutSeconds !== undefined) set.idle_timeout_seconds = changes.idleTimeoutSeconds;
+  if (changes.onIdle !== undefined) set.on_idle = changes.onIdle;
+  if (changes.retentionSeconds !== undefined) set.retention_seconds = changes.retentionSeconds;
+  if (changes.autoWake !== undefined) set.auto_wake = changes.autoWake ? 1 : 0;
+  return set;
 }

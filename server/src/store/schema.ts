@@ -1,5 +1,5 @@
 import type { ColumnType } from "kysely";
-import type { SandboxState } from "@torpor/protocol";
+import type { OnExpire, OnIdle, SandboxState } from "@torpor/protocol";
 
 /** JSON: text on SQLite, `jsonb` on PostgreSQL, where the driver gives it back parsed. */
 type JsonColumn = ColumnType<unknown, string, string>;
@@ -19,7 +19,16 @@ export interface SandboxTable {
   memory_mb: number;
   disk_mb: number;
   network: "internet" | "none";
-  on_expire: "destroy";
+  on_expire: OnExpire;
+  /** 0 or 1. */
+  persistent: number;
+  idle_timeout_seconds: number | null;
+  on_idle: OnIdle;
+  retention_seconds: number | null;
+  /** 0 or 1. */
+  auto_wake: number;
+  /** Of what it wakes from: `{size_bytes, created_at}`; null unless it is hibernated. */
+  image: ColumnType<unknown, string | null, string | null>;
   host: string;
   attestation: ColumnType<unknown, string | null, string | null>;
   /** All times are Unix milliseconds. */
@@ -58,7 +67,7 @@ export interface IdempotencyTable {
   /** Refreshed by the owner while the request runs. */
   heartbeat_at: number;
   created_at: number;
-  /** What the request made or started, once known: a sandbox id, or `started` for an exec. */
+  /** What the request made or started, once known: a sandbox id. */
   progress: string | null;
   /** Null while the request runs. */
   status: number | null;
@@ -66,7 +75,52 @@ export interface IdempotencyTable {
   body: string | null;
 }
 
+export interface SnapshotTable {
+  id: string;
+  account: string;
+  tenant: string;
+  sandbox_id: string;
+  host: string;
+  name: string | null;
+  /** `fork`: of a fork under way, removed with its end. */
+  kind: "user" | "fork";
+  state: "creating" | "ready" | "deleting";
+  template: string;
+  cpu: number;
+  memory_mb: number;
+  disk_mb: number;
+  network: "internet" | "none";
+  size_bytes: number;
+  generation: number;
+  retention_seconds: number | null;
+  created_at: number;
+  expires_at: number | null;
+}
+
+export interface SessionTable {
+  account: string;
+  tenant: string;
+  key: string;
+  sandbox_id: string;
+  /** When this sandbox was chosen for it. */
+  chosen_at: number;
+}
+
+export interface AuditTable {
+  account: string;
+  tenant: string;
+  sandbox_id: string;
+  action: string;
+  reason: string;
+  /** Id of the API key that asked. */
+  key_id: string;
+  at: number;
+}
+
 export interface Tables {
+  snapshots: SnapshotTable;
+  sessions: SessionTable;
+  audit: AuditTable;
   sandboxes: SandboxTable;
   api_keys: KeyTable;
   idempotency: IdempotencyTable;

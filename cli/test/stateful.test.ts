@@ -1,0 +1,96 @@
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { capturedCli } from "./captured-cli.ts";
+import { FakeApi } from "./fake-api.ts";
+
+let api: FakeApi;
+beforeEach(async () => {
+  api = await FakeApi.start();
+});
+afterEach(async () => {
+  await api[Symbol.asyncDispose]();
+});
+
+const cli = (...args: string[]) => capturedCli(args, api.env);
+const requested = (): unknown => [...api.sandboxes.values()].at(-1)?.["requested"];
+
+it("create takes the clocks of both shapes, and says nothing of what it was not told", async () => {
+  await cli("create", "--persistent", "--tenant", "acme", "--idle-timeout", "60", "--no-auto-wake");
+  expect(requested()).toEqual({
+    persistent: true,
+    tenant: "acme",
+    idle_timeout_seconds: 60,
+    auto_wake: false,
+  });
+  await cli("create", "--on-expire", "hibernate", "--on-idle", "pause", "--retention", "9");
+  expect(requested()).toEqual({ on_expire: "hibernate", on_idle: "pause", retention_seconds: 9 });
+  await cli("create", "--from-snapshot", `snp${"a".repeat(23)}`);
+  expect(requested()).toEqual({ from_snapshot: `snp${"a".repeat(23)}` });
+});
+
+it("hibernate, wake, pause and resume say where each sandbox stands, and of which failed", async () => {
+  const id = (await cli("create")).stdout.trim();
+  expect((await cli("hibernate", id)).stdout).toBe(`${id} hibernated (2.0 MiB)\n`);
+  expect((await cli("wake", id)).stdout).toBe(`${id} running\n`);
+  expect(JSON.parse((await cli("pause", id, "--json")).stdout)).toMatchObject({
+    items: [{ id, state: "paused" }],
+  });
+  const mixed = await cli("resume", "sdoesnotexist0000000000", id);
+  expect(mixed).toMatchObject({ exitCode: 1, stdout: `${id} running\n` });
+  expect(mixed.stderr).toContain("there is no sandbox");
+});
+
+it("fork prints the copies' ids and fails when one could not be made", async () => {
+  const id = (await cli("create")).stdout.trim();
+  const { exitCode, stdout, stderr } = await cli("fork", id, "-n", "3");
+  expect(stdout.trim().split("\n")).toHaveLength(3);
+  expect(exitCode).toBe(1);
+  expect(stderr).toContain("the host is full");
+});
+
+it("snapshots are taken, listed and deleted", async () => {
+  const id = (await cli("create")).stdout.trim();
+  const snapshot = (await cli("snapshot", "create", id, "--name", "base line")).stdout.trim();
+  expect(snapshot).toMatch(/^snp/);
+  expect((await cli("snapshots", "ls")).stdout).toMatch(/^ID +NAME[\s\S]*base line[\s\S]*1\.0 MiB/);
+  expect((await cli("snapshot", "rm", snapshot, "snpother")).stdout).toBe(
+    `${snapshot}\nsnpother (was not there)\n`,
+  );
+  expect((await cli("snapshot", "ls")).stdout).toBe("No snapshots.\n");
+});
+
+it("session makes a persistent sandbox unless told otherwise, and promote changes the shape", async () => {
+  const id = (await cli("session", "chat-42", "--tenant", "acme")).stdout.trim();
+  expect(requested()).toEqual({ tenant: "acme", key: "chat-42" });
+  await cli("session", "chat-43", "--tenant", "acme", "--no-persistent");
+  expect(requested()).toMatchObject({ persistent: false });
+  expect((await cli("promote", id, "--reason", "kept")).stdout).toBe(`${id} persistent\n`);
+  expect((await cli("promote", id, "--reason", "done", "--ephemeral")).stdout).toBe(`${id} ephemeral\n`);
+  expect((await cli("promote", id)).exitCode).toBe(2);
+});
+
+it("state shows what is held and what a hibernation would lose", async () => {
+  const id = (await cli("create")).stdout.trim();
+  const { stdout } = await cli("state", id);
+  expect(stdout).toMatch(/^KIND +HELD +PAUSE +HIBERNATE/);
+  expect(stdout).toMatch(/files +3 changed, 2\.0 KiB +all +all/);
+  expect(stdout).toMatch(/connections .*1 external +all +none +none +none/);
+  expect(stdout).toContain("Lost by a hibernation: tcp a -> b");
+  expect(JSON.parse((await cli("state", id, "--json")).stdout)).toMatchObject({
+    files: { changed_count: 3 },
+    taken_at: "2026-01-01T00:00:00.000Z",
+  });
+});
+
+it("code prints output and value, and fails with the traceback", async () => {
+  const id = (await cli("create")).stdout.trim();
+  api.codeLines = [
+    { type: "stdout", text: "out\n" },
+    { type: "result", text: "3", is_main_result: true },
+  ];
+  expect(await cli("code", id, "print('out'); 1 + 2")).toMatchObject({ exitCode: 0, stdout: "out\n3\n" });
+  api.codeLines = [{ type: "error", name: "ValueError", value: "no", traceback: "Traceback: no" }];
+  const failed = await cli("code", id, "x", "--context", "c1", "--timeout", "5");
+  expect(failed.exitCode).toBe(1);
+  expect(failed.stderr).toContain("Traceback: no");
+  expect(api.commands.at(-1)).toEqual({ code: "x", context_id: "c1", timeout_seconds: 5 });
+});

@@ -1,0 +1,188 @@
+import { createHash } from "node:crypto";
+import { createReadStream } from "node:fs";
+import { mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { CodedError } from "@torpor/protocol";
+import { z } from "zod";
+
+const fileSchema = z.object({ name: z.string(), size: z.number().int(), sha256: z.string() });
+
+/** What an image is and what may restore it. Written last; an image without it is none. */
+const manifestSchema = z.object({
+  format: z.literal(1),
+  id: z.string(),
+  /** `hibernation`: the one image a sleeping machine wakes from, consumed once. `snapshot`: kept until deleted. */
+  kind: z.enum(["hibernation", "snapshot"]),
+  machine_id: z.string(),
+  tenant: z.string(),
+  generation: z.number().int(),
+  template: z.string(),
+  template_hash: z.string(),
+  driver: z.string(),
+  driver_version: z.string(),
+  acceleration: z.string(),
+  cpu: z.number(),
+  memory_mb: z.number().int(),
+  disk_mb: z.number().int(),
+  network: z.enum(["internet", "none"]),
+  /** The key the locked guest asks for before it takes a new identity. */
+  host_key: z.string(),
+  /** What the guest was told at its last init. */
+  settings: z.object({ env: z.record(z.string(), z.string()), user: z.string(), workdir: z.string() }),
+  name: z.string().nullable(),
+  created_at: z.string(),
+  files: z.array(fileSchema),
+  size_bytes: z.number().int(),
+});
+export type ImageManifest = z.infer<typeof manifestSchema>;
+
+/** What the caller knows of a new image; the store adds files, sizes and checksums. */
+export type NewImage = Omit<ImageManifest, "format" | "files" | "size_bytes" | "created_at">;
+
+const MANIFEST = "manifest.json";
+const DATA = "data";
+const IMAGE_ID = /^[a-z0-9]{20,64}$/;
+
+/**
+ * Images of machines, a directory each: `<id>/manifest.json` and `<id>/data/`. One is written under a temporary name,
+ * synced, checksummed and renamed: the rename is the moment at which it exists.
+ */
+export class ImageStore {
+  readonly #directory: string;
+
+  constructor(directory: string) {
+    this.#directory = directory;
+  }
+
+  /** Makes the folder and removes what was being written or removed when an earlier process died. */
+  async open(): Promise<void> {
+    await mkdir(this.#directory, { recursive: true, mode: 0o700 });
+    for (const name of await readdir(this.#directory)) {
+      if (!IMAGE_ID.test(name)) await rm(join(this.#directory, name), { recursive: true, force: true });
+    }
+  }
+
+  /**
+   * Has `write` fill a directory with the image's files and commits it.
+   *
+   * @throws whatever `write` throws, or the file system; nothing stays then
+   */
+  async commit(image: NewImage, write: (dataDir: string) => Promise<void>): Promise<ImageManifest> {
+    const unfinished = join(this.#directory, `.${image.id}.unfinished`);
+    try {
+      await rm(unfinished, { recursive: true, force: true });
+      await mkdir(unfinished, { recursive: true, mode: 0o700 });
+      const dataDir = join(unfinished, DATA);
+      await write(dataDir);
+      const names = (await readdir(dataDir)).toSorted();
+      const files = await Promise.all(names.map((name) => checksum(dataDir, name)));
+      const manifest: ImageManifest = {
+        format: 1,
+        ...image,
+        created_at: new Date().toISOString(),
+        files,
+        size_bytes: files.reduce((sum, file) => sum + file.size, 0),
+      };
+      await writeFile(join(unfinished, MANIFEST), JSON.stringify(manifest), { mode: 0o600 });
+      for (const path of [join(unfinished, MANIFEST), dataDir, unfinished]) await sync(path);
+      await rename(unfinished, join(this.#directory, image.id));
+      await sync(this.#directory);
+      return manifest;
+    } catch (error) {
+      await rm(unfinished, { recursive: true, force: true });
+      throw error;
+    }
+  }
+
+  /** The manifest of an image; undefined when there is none. @throws CodedError `image_corrupt` for one that cannot be read */
+  async find(id: string): Promise<ImageManifest | undefined> {
+    if (!IMAGE_ID.test(id)) return undefined;
+    let text: string;
+    try {
+      text = await readFile(join(this.#directory, id, MANIFEST), "utf8");
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+      throw error;
+    }
+    try {
+      return manifestSchema.parse(JSON.parse(text));
+    } catch (error) {
+      throw new CodedError("image_corrupt", `the manifest of image ${id} cannot be read: ${String(error)}`, {
+        cause: error,
+      });
+    }
+  }
+
+  /** Every image; one whose manifest cannot be read is told to `onBroken` and left out. */
+  async list(onBroken: (id: string, error: unknown) => void): Promise<ImageManifest[]> {
+    const found: ImageManifest[] = [];
+    for (const id of (await readdir(this.#directory)).filter((name) => IMAGE_ID.test(name))) {
+      try {
+        const manifest = await this.find(id);
+        if (manifest !== undefined) found.push(manifest);
+      } catch (error) {
+        onBroken(id, error);
+      }
+    }
+    return found;
+  }
+
+  /** Where the driver finds the image's files. */
+  dataDir(id: string): string {
+    return join(this.#directory, id, DATA);
+  }
+
+  /** Reads every file and compares. @throws CodedError `image_corrupt` naming the file */
+  async verify(manifest: ImageManifest): Promise<void> {
+    await Promise.all(
+      manifest.files.map(async (expected) => {
+        const corrupt = (why: string): CodedError =>
+          new CodedError(
+            "image_corrupt",
+            `image ${manifest.id} cannot be restored: ${expected.name} ${why}. Nothing was changed; restore the file from a backup, or destroy the sandbox`,
+            { details: { file: expected.name } },
+          );
+        const actual = await checksum(this.dataDir(manifest.id), expected.name).catch((error: unknown) => {
+          throw corrupt(`cannot be read (${String(error)})`);
+        });
+        if (actual.size !== expected.size)
+          throw corrupt(`has ${actual.size} bytes instead of ${expected.size}`);
+        if (actual.sha256 !== expected.sha256)
+          throw corrupt("does not have the checksum it was written with");
+      }),
+    );
+  }
+
+  /** Removes an image. Idempotent. Renamed first, so that half of one is never taken for an image. */
+  async remove(id: string): Promise<void> {
+    if (!IMAGE_ID.test(id)) return;
+    const grave = join(this.#directory, `.${id}.removing`);
+    await rm(grave, { recursive: true, force: true }); // of a removal that was interrupted
+    try {
+      await rename(join(this.#directory, id), grave);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+    }
+    await rm(grave, { recursive: true, force: true });
+  }
+}
+
+async function checksum(directory: string, name: string): Promise<z.infer<typeof fileSchema>> {
+  const path = join(directory, name);
+  const hash = createHash("sha256");
+  // SHA-256 with the processor's own instructions reads well above a gigabyte a second; larger reads keep it fed.
+  for await (const chunk of createReadStream(path, {
+    highWaterMark: 4 * 1024 * 1024,
+  }) as AsyncIterable<Buffer>)
+    hash.update(chunk);
+  return { name, size: (await stat(path)).size, sha256: hash.digest("hex") };
+}
+
+async function sync(path: string): Promise<void> {
+  const file = await open(path, "r");
+  try {
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}

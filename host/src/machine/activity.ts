@@ -1,0 +1,65 @@
+import type { Clock } from "@torpor/base";
+
+/** Something that keeps a machine awake. */
+export interface Hold {
+  kind: "request" | "exec";
+  /** What a person recognises it by: method and path, or the exec's id. */
+  what: string;
+  /** Unix milliseconds. */
+  since: number;
+}
+
+/**
+ * Owner activity of one machine: requests that do work, counted while they are answered, and commands while they run.
+ * What code inside does on its own does not count.
+ */
+export class Activity {
+  readonly #clock: Clock;
+  readonly #holds = new Set<Hold>();
+  #lastMonotonic: number;
+  #lastAt: number;
+  #last = "create";
+
+  /** @param lastAt Unix milliseconds of what counted before; idleness is counted from now all the same */
+  constructor(clock: Clock, lastAt = clock.now()) {
+    this.#clock = clock;
+    this.#lastMonotonic = clock.monotonic();
+    this.#lastAt = lastAt;
+  }
+
+  /** Unix milliseconds of what last counted. */
+  get lastAt(): number {
+    return this.#lastAt;
+  }
+
+  /** What last counted. */
+  get last(): string {
+    return this.#last;
+  }
+
+  get holds(): readonly Hold[] {
+    return [...this.#holds];
+  }
+
+  /** Milliseconds since anything counted; 0 while something holds. */
+  get idleForMs(): number {
+    return this.#holds.size > 0 ? 0 : this.#clock.monotonic() - this.#lastMonotonic;
+  }
+
+  /** Something has happened just now. */
+  touch(what: string): void {
+    this.#lastMonotonic = this.#clock.monotonic();
+    this.#lastAt = this.#clock.now();
+    this.#last = what;
+  }
+
+  /** Something begins that counts until the answer is called. */
+  begin(kind: Hold["kind"], what: string): () => void {
+    const hold: Hold = { kind, what, since: this.#clock.now() };
+    this.#holds.add(hold);
+    this.touch(what);
+    return () => {
+      if (this.#holds.delete(hold)) this.touch(what);
+    };
+  }
+}

@@ -1,0 +1,81 @@
+import type { Clock, Log } from "@torpor/base";
+import type { Journal, MachineEntry } from "../journal.ts";
+import type { EventFeed } from "./event-feed.ts";
+import { toMachine } from "./machine-record.ts";
+
+/**
+ * The journal as machines write it. An end is not put off because the journal cannot be written, as on a full disk: what
+ * has ended is kept here until it can.
+ */
+export class MachineJournal {
+  readonly #journal: Journal;
+  readonly #feed: EventFeed;
+  readonly #clock: Clock;
+  readonly #log: Log;
+  readonly #unwritten = new Map<string, MachineEntry>();
+  /** Living machines whose latest word could not be written. */
+  readonly #behind = new Map<string, MachineEntry>();
+
+  constructor(journal: Journal, feed: EventFeed, clock: Clock, log: Log) {
+    this.#journal = journal;
+    this.#feed = feed;
+    this.#clock = clock;
+    this.#log = log;
+  }
+
+  /** Machines that have not ended, as an earlier host process left them. */
+  living(): MachineEntry[] {
+    return this.#journal.living();
+  }
+
+  /** A machine that ended within the last 7 days. */
+  ended(id: string): MachineEntry | undefined {
+    return this.#unwritten.get(id) ?? this.#journal.get(id);
+  }
+
+  /** Durable against `kill -9` when this returns. @throws when it cannot be written */
+  commit(entry: MachineEntry): void {
+    this.#journal.put(entry);
+    this.#behind.delete(entry.id);
+  }
+
+  /** Intent on the way to an end, or back from a failure: written now, or by a later {@link MachineJournal.catchUp}. */
+  note(entry: MachineEntry): void {
+    try {
+      this.commit(entry);
+    } catch (error) {
+      this.#behind.set(entry.id, entry);
+      this.#log.error({
+        op: "machine.write",
+        outcome: "failed",
+        sandboxId: entry.id,
+        state: entry.state,
+        err: error,
+      });
+    }
+  }
+
+  /** The machine has ended: written and told of, now or by a later {@link MachineJournal.catchUp}. */
+  end(entry: MachineEntry): void {
+    this.#behind.delete(entry.id);
+    this.#unwritten.set(entry.id, entry);
+    this.catchUp();
+  }
+
+  /** Writes what could not be written before. */
+  catchUp(): void {
+    for (const entry of this.#behind.values()) this.note(entry);
+    for (const entry of this.#unwritten.values()) {
+      try {
+        this.#journal.put(entry);
+        this.#feed.add("ended", toMachine(entry), entry.endedAt ?? this.#clock.now());
+        this.#unwritten.delete(entry.id);
+      } catch (error) {
+        this.#log.error(
+          { op: "machine.write", outcome: "failed", sandboxId: entry.id, err: error },
+          "will be tried again by the watch",
+        );
+      }
+    }
+  }
+}

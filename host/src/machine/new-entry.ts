@@ -1,0 +1,38 @@
+import { randomBytes } from "node:crypto";
+import type { ResolvedMachineSpec } from "@torpor/protocol";
+import type { MachineEntry } from "../journal.ts";
+
+/** The journal's first word on a machine: what is meant to be. */
+export function newEntry(id: string, spec: ResolvedMachineSpec, driver: string, now: number): MachineEntry {
+  return {
+    id,
+    slot: null,
+    state: "creating",
+    spec,
+    generation: spec.generation,
+    machineId: newMachineId(),
+    settings: { env: spec.env, user: "user", workdir: "/home/user" },
+    templateHash: "",
+    driver,
+    pid: null,
+    startTime: null,
+    address: null,
+    accessToken: randomBytes(24).toString("hex"),
+    hostKey: randomBytes(24).toString("hex"),
+    deadlineUnixMs: spec.deadline_unix_ms,
+    lastActivityAt: now,
+    image: null,
+    createdAt: now,
+    startedAt: null,
+    endedAt: null,
+    reason: null,
+    message: null,
+    attestation: null,
+    source: null,
+  };
+}
+
+/** A machine id as systemd writes them: 32 hexadecimal digits. */
+export function newMachineId(): string {
+  return randomBytes(16).toString("hex");
+}

@@ -1,0 +1,62 @@
+import { CodedError } from "@torpor/protocol";
+import type { MachineEntry } from "../journal.ts";
+import type { GuestIdentity } from "./guest-client.ts";
+import type { MachineParts } from "./machine-parts.ts";
+import type { Live } from "./phase.ts";
+import { requireSnapshot, snapshotNotFound } from "./snapshots.ts";
+
+/** A machine that is to become one of the host's, still locked, and what its init must be told. */
+export interface Origin {
+  machine: Pick<Live, "handle" | "guest">;
+  identity: Pick<GuestIdentity, "machine_id" | "previous_host_key">;
+}
+
+/** Gets the machine of a fresh entry: from its template's pool, or from a snapshot. Notes in the entry what it came from. */
+export function originOf(entry: MachineEntry, parts: MachineParts, signal: AbortSignal): Promise<Origin> {
+  const { from_snapshot: snapshotId } = entry.spec;
+  return snapshotId === null
+    ? fromTemplate(entry, parts, signal)
+    : fromSnapshot(entry, snapshotId, parts, signal);
+}
+
+async function fromTemplate(
+  entry: MachineEntry,
+  { source }: MachineParts,
+  signal: AbortSignal,
+): Promise<Origin> {
+  const acquired = await source.acquire(entry.spec.template, entry.spec.disk_mb, signal);
+  const { env, user, workdir } = acquired.template.manifest;
+  Object.assign(entry, {
+    templateHash: acquired.template.hash,
+    source: acquired.source,
+    settings: { env: { ...env, ...entry.spec.env }, user, workdir },
+  });
+  if (acquired.machineId === undefined)
+    return { machine: acquired, identity: { machine_id: entry.machineId } };
+  entry.machineId = acquired.machineId; // given while it waited
+  return { machine: acquired, identity: {} };
+}
+
+async function fromSnapshot(
+  entry: MachineEntry,
+  snapshotId: string,
+  { images, sleep }: MachineParts,
+  signal: AbortSignal,
+): Promise<Origin> {
+  const manifest = await requireSnapshot(images, snapshotId);
+  // A snapshot restores only into its own tenant; another's is as good as none.
+  if (manifest.tenant !== entry.spec.tenant) throw snapshotNotFound(snapshotId);
+  if (entry.spec.disk_mb !== manifest.disk_mb) {
+    throw new CodedError(
+      "invalid_request",
+      `disk_mb is ${entry.spec.disk_mb}, but snapshot ${snapshotId} has a disk of ${manifest.disk_mb}; leave it out`,
+      { details: { field: "disk_mb" } },
+    );
+  }
+  const settings = { ...manifest.settings, env: { ...manifest.settings.env, ...entry.spec.env } };
+  Object.assign(entry, { templateHash: manifest.template_hash, source: "snapshot", settings });
+  return {
+    machine: await sleep.restore(manifest, signal),
+    identity: { machine_id: entry.machineId, previous_host_key: manifest.host_key },
+  };
+}

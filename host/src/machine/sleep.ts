@@ -1,0 +1,143 @@
+import type { Log } from "@torpor/base";
+import { CodedError, randomText } from "@torpor/protocol";
+import type { Driver, MachineHandle } from "../driver/driver.ts";
+import type { ImageManifest, ImageStore } from "../image/image-store.ts";
+import type { MachineEntry } from "../journal.ts";
+import { checkImageFits, type Headroom } from "./capacity.ts";
+import { GuestClient } from "./guest-client.ts";
+
+/** Supplies empty machines, ready to restore an image of that template into. */
+export interface EmptyMachineSource {
+  empty(templateHash: string, diskMib: number, signal: AbortSignal): Promise<MachineHandle>;
+}
+
+export interface SleepOptions {
+  driver: Driver;
+  images: ImageStore;
+  source: EmptyMachineSource;
+  clear: (slot: number) => Promise<void>;
+  headroom: () => Headroom;
+  log: Log;
+}
+
+/** How long each hook before a freeze may take. */
+const HOOK_TIMEOUT_MS = 10_000;
+const UP_TIMEOUT_MS = 60_000;
+
+/** A machine restored from an image, still locked. */
+export interface Restored {
+  handle: MachineHandle;
+  guest: GuestClient;
+}
+
+/** Writes machines to images and restores them from images. Knows nothing of who holds what. */
+export class Sleep {
+  readonly #options: SleepOptions;
+
+  constructor(options: SleepOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Locks the guest and writes its memory and files to an image. The machine still stands afterwards, locked: the caller
+   * ends it or unlocks it.
+   *
+   * @throws what failed; no image stays then
+   */
+  async write(
+    entry: MachineEntry,
+    machine: { handle: MachineHandle; guest: GuestClient },
+    image: { id: string; kind: ImageManifest["kind"]; name: string | null },
+    signal: AbortSignal,
+  ): Promise<ImageManifest> {
+    const { driver, images, headroom } = this.#options;
+    const { spec } = entry;
+    // Memory in use bounds the image from above, but for what was written to disk inside: checked again by the file system.
+    checkImageFits(driver.stats(machine.handle).memoryBytes / 1048576, headroom());
+    // A hook that takes its time must not hold up a destroy.
+    const cut = (): void => machine.guest.close();
+    signal.addEventListener("abort", cut, { once: true });
+    try {
+      await machine.guest.freeze(entry.hostKey, HOOK_TIMEOUT_MS);
+    } finally {
+      signal.removeEventListener("abort", cut);
+    }
+    signal.throwIfAborted();
+    const { name, version, acceleration } = driver.info;
+    return images.commit(
+      {
+        ...image,
+        machine_id: entry.id,
+        tenant: spec.tenant,
+        generation: entry.generation,
+        template: spec.template,
+        template_hash: entry.templateHash,
+        driver: name,
+        driver_version: version,
+        acceleration,
+        cpu: spec.cpu,
+        memory_mb: spec.memory_mb,
+        disk_mb: spec.disk_mb,
+        network: spec.network,
+        host_key: entry.hostKey,
+        settings: entry.settings,
+      },
+      async (dataDir) => {
+        await driver.checkpoint(machine.handle, dataDir, signal);
+        // It is to wake from this image: nothing may happen inside that the image does not know of.
+        if (image.kind === "hibernation") await driver.pause(machine.handle);
+      },
+    );
+  }
+
+  /**
+   * Restores an image into an empty machine and waits for the guest's first answer. The image's checksums are read
+   * meanwhile; the machine is handed out only when they hold.
+   *
+   * @throws CodedError `image_corrupt`, `image_incompatible`, or what failed; nothing stays then
+   */
+  async restore(manifest: ImageManifest, signal: AbortSignal): Promise<Restored> {
+    const { driver, images, source, clear } = this.#options;
+    this.checkCompatible(manifest);
+    const damaged = new AbortController();
+    const verified = images.verify(manifest);
+    verified.catch((error: unknown) => damaged.abort(error)); // looked at below, also when the restore fails first
+    const either = AbortSignal.any([signal, damaged.signal]);
+    let handle: MachineHandle | undefined;
+    let guest: GuestClient | undefined;
+    try {
+      handle = await source.empty(manifest.template_hash, manifest.disk_mb, either);
+      guest = new GuestClient(handle.place.address);
+      await driver.restore(handle, images.dataDir(manifest.id), either);
+      const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, either);
+      if (!locked)
+        throw new CodedError("internal", `the machine restored from image ${manifest.id} is not locked`);
+      await verified;
+      return { handle, guest };
+    } catch (error) {
+      guest?.close();
+      if (handle !== undefined) await clear(handle.place.slot);
+      await verified; // a damaged image is the better explanation of a failed restore
+      throw error;
+    }
+  }
+
+  /** @throws CodedError `image_incompatible` saying what differs */
+  checkCompatible(manifest: ImageManifest): void {
+    const { name, version, acceleration } = this.#options.driver.info;
+    const made = `${manifest.driver} ${manifest.driver_version} (${manifest.acceleration})`;
+    const has = `${name} ${version} (${acceleration})`;
+    if (made !== has) {
+      throw new CodedError(
+        "image_incompatible",
+        `image ${manifest.id} was made by ${made} and this host runs ${has}; a snapshot restores only under the build that made it. Install that build, or make the sandbox anew`,
+        { details: { made_by: made, host_has: has } },
+      );
+    }
+  }
+}
+
+/** A new id of a hibernation image. */
+export function newImageId(): string {
+  return `img${randomText(23)}`;
+}

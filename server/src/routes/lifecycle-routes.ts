@@ -1,0 +1,177 @@
+import {
+  CodedError,
+  isEnding,
+  type Lifecycle,
+  lifecycleSchema,
+  type Machine,
+  promoteSchema,
+  sandboxSchema,
+  updateLifecycleSchema,
+} from "@torpor/protocol";
+import { refused } from "../sandbox/create-plan.ts";
+import type { SandboxRecord } from "../store/sandbox-record.ts";
+import type { RouteDeps } from "./route-deps.ts";
+import { shownSandbox } from "./shown-sandbox.ts";
+
+const MOVES = {
+  pause: {
+    summary: "Stop a sandbox in RAM",
+    description: "Its processes stand still and keep their memory; at once. Already paused: 200 too.",
+  },
+  resume: {
+    summary: "Let a paused sandbox go on",
+    description: "Already running: 200 too. One that is hibernated is refused: wake it.",
+  },
+  hibernate: {
+    summary: "Put a sandbox to storage",
+    description:
+      "Memory, processes and files go to one image; nothing of it stays in RAM. A command that runs in the foreground is cut off (its outcome is `lost`); those in the background, and everything else inside, go on after the wake. A failure leaves the sandbox running. Joins a hibernation under way.",
+  },
+  wake: {
+    summary: "Wake a hibernated sandbox",
+    description:
+      "The next generation of the same sandbox: same id, same processes. Joins a wake under way; resumes a paused one. A failure leaves it hibernated.",
+  },
+} as const;
+
+/** Sleep and wake, the three clocks, and the change between the two shapes. */
+export function addLifecycleRoutes(deps: RouteDeps): void {
+  const { api, sandboxes, activity } = deps;
+
+  for (const verb of ["pause", "resume", "hibernate", "wake"] as const) {
+    api.add(
+      {
+        method: "post",
+        path: `/v1/sandboxes/{id}/${verb}`,
+        tag: "lifecycle",
+        ...MOVES[verb],
+        scope: "sandbox:write",
+        answers: { 200: { description: "The sandbox afterwards", schema: sandboxSchema } },
+      },
+      async (call) => {
+        // Repeating it does no harm, so a key needs no memory.
+        const record = await sandboxes.move(call.caller.scope, call.param("id"), verb);
+        if (verb === "resume" || verb === "wake") activity.note(record);
+        return { status: 200, body: shownSandbox(deps, record) };
+      },
+    );
+  }
+
+  api.add(
+    {
+      method: "get",
+      path: "/v1/sandboxes/{id}/lifecycle",
+      tag: "lifecycle",
+      summary: "Get a sandbox's clocks, and why it is not idle",
+      description: "Wakes and extends nothing.",
+      scope: "sandbox:read",
+      answers: { 200: { description: "State, clocks and what holds it awake", schema: lifecycleSchema } },
+    },
+    async (call) => {
+      const record = await sandboxes.require(call.caller.scope, call.param("id"));
+      return { status: 200, body: lifecycleOf(deps, record, await machineOf(deps, record)) };
+    },
+  );
+
+  api.add(
+    {
+      method: "patch",
+      path: "/v1/sandboxes/{id}/lifecycle",
+      tag: "lifecycle",
+      summary: "Change a sandbox's clocks",
+      description:
+        "What is left out stays. A TTL is counted from now. Answers when the host's journal and the record both hold the change. Wakes nothing.",
+      scope: "sandbox:write",
+      body: updateLifecycleSchema,
+      answers: { 200: { description: "The sandbox with its new clocks", schema: sandboxSchema } },
+    },
+    async (call) => {
+      const record = await sandboxes.setLifecycle(call.caller.scope, call.param("id"), call.body);
+      return { status: 200, body: shownSandbox(deps, record) };
+    },
+  );
+
+  api.add(
+    {
+      method: "post",
+      path: "/v1/sandboxes/{id}/promote",
+      tag: "lifecycle",
+      summary: "Make an ephemeral sandbox persistent, or a persistent one ephemeral",
+      description:
+        "It gets the clocks of its new shape: persistent, no TTL and asleep when idle; ephemeral, a TTL of 300 s from now and no idle timeout. Who asked and why is kept. The tenant never changes: naming another is refused.",
+      scope: "sandbox:write",
+      body: promoteSchema,
+      answers: { 200: { description: "The sandbox in its new shape", schema: sandboxSchema } },
+    },
+    async (call) => {
+      const { scope, key } = call.caller;
+      const { persistent, reason, tenant } = call.body;
+      const before = await sandboxes.require(scope, call.param("id"));
+      if (isEnding(before.state)) await sandboxes.requireLiving(scope, before.id);
+      if (tenant !== undefined && tenant !== before.tenant) {
+        throw refused(
+          "tenant",
+          `is ${tenant}, but sandbox ${before.id} belongs to tenant ${before.tenant}, and that never changes`,
+        );
+      }
+      await deps.auditStore.add({
+        account: before.account,
+        tenant: before.tenant,
+        sandbox_id: before.id,
+        action: persistent ? "promote" : "demote",
+        reason,
+        key_id: key.id,
+        at: deps.clock.now(),
+      });
+      const record = await sandboxes.setPersistent(scope, before.id, persistent);
+      call.note({ promote: persistent, reason });
+      return { status: 200, body: shownSandbox(deps, record) };
+    },
+  );
+}
+
+/** What the host says of a living sandbox; undefined when it cannot be asked: the record alone answers then. */
+async function machineOf(deps: RouteDeps, record: SandboxRecord): Promise<Machine | undefined> {
+  if (isEnding(record.state)) return undefined;
+  try {
+    const host = await deps.placement.of(record.host);
+    return await host.client.findMachine(record.id);
+  } catch (error) {
+    if (error instanceof CodedError && error.code === "host_unavailable") return undefined;
+    throw error;
+  }
+}
+
+function lifecycleOf(deps: RouteDeps, record: SandboxRecord, machine: Machine | undefined): Lifecycle {
+  const sandbox = shownSandbox(deps, record);
+  const { image, retention_seconds: retention } = sandbox;
+  const retainedUntil =
+    image === null || retention === null
+      ? null
+      : new Date(Date.parse(image.created_at) + retention * 1_000).toISOString();
+  const ttlAt = sandbox.expires_at;
+  const counted = deps.clock.now();
+  return {
+    id: sandbox.id,
+    state: sandbox.state,
+    reason: sandbox.reason,
+    persistent: sandbox.persistent,
+    auto_wake: sandbox.auto_wake,
+    clocks: {
+      ttl: {
+        seconds: ttlAt === null ? null : Math.max(0, Math.ceil((Date.parse(ttlAt) - counted) / 1_000)),
+        at: ttlAt,
+        on_expire: sandbox.on_expire,
+      },
+      idle: {
+        seconds: sandbox.idle_timeout_seconds,
+        at: machine === undefined ? sandbox.idle_at : machine.idle_at,
+        on_idle: sandbox.on_idle,
+      },
+      retention: { seconds: retention, at: retainedUntil },
+    },
+    last_activity_at: machine?.last_activity_at ?? sandbox.last_activity_at,
+    holds: machine?.holds ?? [],
+    reaped_because: sandbox.ended_at === null ? null : sandbox.reason,
+  };
+}

@@ -1,0 +1,16 @@
+import type { Kysely } from "kysely";
+import type { Database } from "./open-database.ts";
+import type { AuditTable, Tables } from "./schema.ts";
+
+/** What was decided about sandboxes, by which key and why. Rows are only ever added. */
+export class AuditStore {
+  readonly #db: Kysely<Tables>;
+
+  constructor(database: Database) {
+    this.#db = database.db;
+  }
+
+  async add(entry: AuditTable): Promise<void> {
+    await this.#db.insertInto("audit").values(entry).execute();
+  }
+}

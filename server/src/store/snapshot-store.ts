@@ -1,0 +1,196 @@
+import type { Kysely, Selectable } from "kysely";
+import type { Snapshot } from "@torpor/protocol";
+import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { Database } from "./open-database.ts";
+import { decodeCursor, encodeCursor } from "./page-cursor.ts";
+import type { SnapshotTable, Tables } from "./schema.ts";
+
+declare const fromStore: unique symbol;
+
+/** One snapshot as the store gave it out: holding it is the right to use it. */
+export interface SnapshotRecord {
+  readonly [fromStore]: true;
+  readonly id: string;
+  readonly account: string;
+  readonly tenant: string;
+  readonly sandboxId: string;
+  readonly host: string;
+  readonly name: string | null;
+  readonly kind: SnapshotTable["kind"];
+  readonly template: string;
+  readonly cpu: number;
+  readonly memoryMb: number;
+  readonly diskMb: number;
+  readonly network: "internet" | "none";
+  readonly sizeBytes: number;
+  readonly generation: number;
+  readonly retentionSeconds: number | null;
+  /** Times are Unix milliseconds. */
+  readonly createdAt: number;
+}
+
+export type NewSnapshot = Omit<SnapshotTable, "state">;
+
+export interface SnapshotFilter {
+  sandboxId?: string;
+  name?: string;
+  tenant?: string;
+  limit: number;
+  cursor?: string;
+  /** Unix milliseconds: what expired before is not shown. */
+  now: number;
+}
+
+/** The snapshots' records. The bytes are the host's. */
+export class SnapshotStore {
+  readonly #db: Kysely<Tables>;
+
+  constructor(database: Database) {
+    this.#db = database.db;
+  }
+
+  /** Commits the intent to make one. */
+  async insert(snapshot: NewSnapshot): Promise<SnapshotRecord> {
+    const row: SnapshotTable = { ...snapshot, state: "creating" };
+    await this.#db.insertInto("snapshots").values(row).execute();
+    return toSnapshotRecord(row);
+  }
+
+  /** Records that it can be used. @returns undefined when it has been given up meanwhile. */
+  async finish(
+    record: SnapshotRecord,
+    made: { sizeBytes: number; generation: number },
+  ): Promise<SnapshotRecord | undefined> {
+    const row = await this.#db
+      .updateTable("snapshots")
+      .set({ state: "ready", size_bytes: made.sizeBytes, generation: made.generation })
+      .where("id", "=", record.id)
+      .where("state", "=", "creating")
+      .returningAll()
+      .executeTakeFirst();
+    return row === undefined ? undefined : toSnapshotRecord(row);
+  }
+
+  /** The caller's snapshot, usable now; undefined for one that does not exist and, just the same, for another's. */
+  async find(scope: TenantScope, id: string, now: number): Promise<SnapshotRecord | undefined> {
+    const row = await this.#visible(scope, now).where("id", "=", id).executeTakeFirst();
+    return row === undefined ? undefined : toSnapshotRecord(row);
+  }
+
+  /** One page, newest first. @throws CodedError invalid_request for a cursor that is not ours. */
+  async list(
+    scope: TenantScope,
+    filter: SnapshotFilter,
+  ): Promise<{ items: SnapshotRecord[]; nextCursor: string | null }> {
+    let query = this.#visible(scope, filter.now);
+    if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
+    if (filter.sandboxId !== undefined) query = query.where("sandbox_id", "=", filter.sandboxId);
+    if (filter.name !== undefined) query = query.where("name", "=", filter.name);
+    if (filter.cursor !== undefined) {
+      const { createdAt, id } = decodeCursor(filter.cursor);
+      query = query.where((where) =>
+        where.or([
+          where("created_at", "<", createdAt),
+          where.and([where("created_at", "=", createdAt), where("id", "<", id)]),
+        ]),
+      );
+    }
+    const rows = await query
+      .orderBy("created_at", "desc")
+      .orderBy("id", "desc")
+      .limit(filter.limit + 1)
+      .execute();
+    const items = rows.slice(0, filter.limit).map(toSnapshotRecord);
+    const last = items.at(-1);
+    return {
+      items,
+      nextCursor: rows.length > filter.limit && last !== undefined ? encodeCursor(last) : null,
+    };
+  }
+
+  /** Commits the intent to remove it: from then on nobody finds it. */
+  async markDeleting(record: SnapshotRecord): Promise<void> {
+    await this.#db
+      .updateTable("snapshots")
+      .set({ state: "deleting" })
+      .where("id", "=", record.id)
+      .where("account", "=", record.account)
+      .execute();
+  }
+
+  /** Forgets it; its bytes are gone. */
+  async remove(record: SnapshotRecord): Promise<void> {
+    await this.#db
+      .deleteFrom("snapshots")
+      .where("id", "=", record.id)
+      .where("account", "=", record.account)
+      .execute();
+  }
+
+  /** At most `limit` that are past their time, half removed, or left by a server that died while it made or forked them. */
+  async leftovers(now: number, madeBefore: number, limit: number): Promise<SnapshotRecord[]> {
+    const rows = await this.#db
+      .selectFrom("snapshots")
+      .selectAll()
+      .where((where) =>
+        where.or([
+          where("expires_at", "<=", now),
+          where("state", "=", "deleting"),
+          where.and([where("state", "=", "creating"), where("created_at", "<", madeBefore)]),
+          where.and([where("kind", "=", "fork"), where("created_at", "<", madeBefore)]),
+        ]),
+      )
+      .limit(limit)
+      .execute();
+    return rows.map(toSnapshotRecord);
+  }
+
+  #visible(scope: TenantScope, now: number) {
+    let query = this.#db
+      .selectFrom("snapshots")
+      .selectAll()
+      .where("account", "=", scope.account)
+      .where("kind", "=", "user")
+      .where("state", "=", "ready")
+      .where((where) => where.or([where("expires_at", "is", null), where("expires_at", ">", now)]));
+    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
+    return query;
+  }
+}
+
+function toSnapshotRecord(row: Selectable<SnapshotTable>): SnapshotRecord {
+  const record: Omit<SnapshotRecord, typeof fromStore> = {
+    id: row.id,
+    account: row.account,
+    tenant: row.tenant,
+    sandboxId: row.sandbox_id,
+    host: row.host,
+    name: row.name,
+    kind: row.kind,
+    template: row.template,
+    cpu: row.cpu,
+    memoryMb: row.memory_mb,
+    diskMb: row.disk_mb,
+    network: row.network,
+    sizeBytes: row.size_bytes,
+    generation: row.generation,
+    retentionSeconds: row.retention_seconds,
+    createdAt: row.created_at,
+  };
+  return record as SnapshotRecord;
+}
+
+/** Record to what the API shows. */
+export function toSnapshot(record: SnapshotRecord): Snapshot {
+  return {
+    id: record.id,
+    name: record.name,
+    sandbox_id: record.sandboxId,
+    tenant: record.tenant,
+    template: record.template,
+    size_bytes: record.sizeBytes,
+    generation: record.generation,
+    created_at: new Date(record.createdAt).toISOString(),
+    retention_seconds: record.retentionSeconds,
+  };
+}

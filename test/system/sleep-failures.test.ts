@@ -1,0 +1,170 @@
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { run } from "@torpor/base";
+import type { HttpAnswer } from "../src/http-client.ts";
+import { afterEach, describe, expect, test } from "vitest";
+import { eventually } from "../src/eventually.ts";
+import { FAKE_INTERNET, FakeInternet } from "../src/fake-internet.ts";
+import { checkRows, residentState, startResident } from "../src/resident.ts";
+import { useInstance } from "../src/use-instance.ts";
+
+/** Opens an idle connection to the web server, one that was just closed by it, and says how the idle one ends. */
+const CONNECTED = `
+import json, os, socket, time
+idle = socket.create_connection(("${FAKE_INTERNET.webServer}", 80))
+closed = socket.create_connection(("${FAKE_INTERNET.webServer}", 8080))
+closed.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+while closed.recv(4096): pass
+closed.close()
+open("/workspace/connected", "w").write("yes")
+try:
+    outcome = repr(idle.recv(10))
+except OSError as error:
+    outcome = type(error).__name__
+open("/workspace/outcome.new", "w").write(json.dumps({"outcome": outcome, "at": time.time()}))
+os.rename("/workspace/outcome.new", "/workspace/outcome")
+`;
+
+describe("a sleep or a wake that goes wrong", () => {
+  const torpor = useInstance();
+  const output = (id: string, command: string, user?: string): Promise<string> =>
+    torpor().host.output(id, command, user === undefined ? {} : { user });
+  const imagesDir = (): string => join(torpor().stateDir, "host", "images");
+  const machineDirs = (): string[] => readdirSync(join(torpor().stateDir, "host", "machines"));
+  const codeOf = (answer: HttpAnswer): unknown => (answer.json as { error?: { code?: string } }).error?.code;
+
+  afterEach(() => torpor().host.endAll());
+
+  test.each(["pages.img", "checkpoint.img"])(
+    "for one flipped byte in %s: the wake says so, nothing is served, and it sleeps on",
+    async (name) => {
+      const { id } = await torpor().host.create();
+      await output(id, "echo kept > /workspace/mark");
+      await torpor().host.hibernate(id);
+      const [image = ""] = readdirSync(imagesDir());
+      const path = join(imagesDir(), image, "data", name);
+      const whole = readFileSync(path);
+      const damaged = Buffer.from(whole);
+      const at = Math.floor(damaged.length / 2);
+      damaged[at] = (damaged[at] ?? 0) ^ 0x10;
+      writeFileSync(path, damaged);
+      const answer = await torpor().host.tryMove(id, "wake");
+      expect([answer.status, codeOf(answer)]).toEqual([422, "image_corrupt"]);
+      expect(answer.body.toString("utf8")).toContain(name);
+      const request = await torpor().host.call(`/v1/machines/${id}/ports/49983/health`);
+      expect([request.status, codeOf(request)]).toEqual([422, "image_corrupt"]);
+      expect(await torpor().host.get(id)).toMatchObject({ state: "hibernated", generation: 1 });
+      expect(machineDirs()).toEqual([]);
+      writeFileSync(path, whole);
+      expect(await output(id, "cat /workspace/mark")).toBe("kept");
+    },
+  );
+
+  test("for lack of disk space in the middle of the image: it runs on, unharmed, and sleeps once there is room", async () => {
+    const { id } = await torpor().host.create();
+    const before = await startResident(torpor().host, id);
+    await run(["mount", "-t", "tmpfs", "-o", "size=12m,mode=700", "torpor-test", imagesDir()]);
+    try {
+      const answer = await torpor().host.tryMove(id, "hibernate");
+      expect(answer.status).toBeGreaterThanOrEqual(500);
+      expect(answer.body.toString("utf8")).toMatch(/no space|checkpoint|ENOSPC/i);
+      expect(readdirSync(imagesDir())).toEqual([]);
+      expect(await torpor().host.get(id)).toMatchObject({ state: "running", generation: 1 });
+      await eventually("the resident program to go on", async () => {
+        const seen = await residentState(torpor().host, id);
+        return seen.pid === before.pid && seen.count > before.count + 30;
+      });
+    } finally {
+      await run(["umount", imagesDir()]);
+    }
+    await torpor().host.hibernate(id);
+    await torpor().host.wake(id);
+    expect(await residentState(torpor().host, id)).toMatchObject({ pid: before.pid, failed: null });
+    expect(await checkRows(torpor().host, id)).toBe("ok 1");
+  });
+
+  test("for a restore hook that fails: it leaves nothing, and the machine sleeps on until the hook works", async () => {
+    const { id } = await torpor().host.create();
+    await output(id, "echo kept > /workspace/mark");
+    const worksAt = Math.ceil(Date.now() / 1000) + 12;
+    await output(
+      id,
+      `mkdir -p /etc/torpor/on-restore.d && printf '#!/bin/sh\\ntest $(date +%%s) -ge ${worksAt} || { echo the reseed failed >&2; exit 3; }\\n' > /etc/torpor/on-restore.d/50-broken && chmod 755 /etc/torpor/on-restore.d/50-broken`,
+      "root",
+    );
+    await torpor().host.hibernate(id);
+    const answer = await torpor().host.tryMove(id, "wake");
+    expect([answer.status, codeOf(answer)]).toEqual([503, "guest_unavailable"]);
+    expect(answer.body.toString("utf8")).toContain("50-broken");
+    expect((await torpor().host.get(id)).state).toBe("hibernated");
+    expect(machineDirs()).toEqual([]);
+    await eventually("the hook to work", () => Date.now() / 1000 > worksAt, 20_000);
+    expect(await output(id, "cat /workspace/mark")).toBe("kept");
+  });
+
+  test("for a copy whose restore hook fails: it fails, and leaves nothing", async () => {
+    const { id } = await torpor().host.create();
+    // The original runs its hooks too as it is unlocked again after the snapshot: it alone passes.
+    await output(
+      id,
+      `mkdir -p /etc/torpor/on-restore.d && printf '#!/bin/sh\\ntest "$(hostname)" = ${id}\\n' > /etc/torpor/on-restore.d/50-only-me && chmod 755 /etc/torpor/on-restore.d/50-only-me`,
+      "root",
+    );
+    const snapshot = await torpor().host.snapshot(id);
+    const copy = await torpor().host.tryCreate({ from_snapshot: snapshot.id });
+    expect([copy.status, codeOf(copy)]).toEqual([503, "guest_unavailable"]);
+    expect(machineDirs()).toHaveLength(1);
+    expect(await output(id, "hostname")).toBe(id);
+    expect((await torpor().host.removeSnapshot(snapshot.id)).status).toBe(204);
+    expect(readdirSync(imagesDir())).toEqual([]);
+  });
+});
+
+describe("a machine with connections to the outside", () => {
+  const torpor = useInstance();
+
+  test("sleeps all the same, whatever state they are in; they fail at once on waking, as foretold", async () => {
+    const internet = await FakeInternet.open();
+    try {
+      const { host } = torpor();
+      const { id } = await host.create();
+      await host.output(
+        id,
+        `cat > /workspace/connected.py <<'PROGRAM'\n${CONNECTED}\nPROGRAM\ncd /workspace; setsid python3 connected.py > connected.log 2>&1 < /dev/null & disown`,
+      );
+      await eventually("its connections", () => host.output(id, "cat /workspace/connected"));
+      // One made to it, held open by an answer that does not end.
+      await host.output(
+        id,
+        `setsid python3 -c 'import socket, time
+s = socket.create_server(("0.0.0.0", 8000))
+c, _ = s.accept(); c.recv(1000); c.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\nbegun"); time.sleep(1000)' > /dev/null 2>&1 < /dev/null & disown`,
+      );
+      const incoming = await eventually("the server inside", async () => {
+        const answer = await host.http.open(`/v1/machines/${id}/ports/8000/`);
+        return answer.statusCode === 200 ? answer : undefined;
+      });
+      incoming.on("error", () => {});
+      const { connections } = await host.state(id);
+      expect(connections.external.map(({ remote, state }) => [remote, state])).toContainEqual([
+        `${FAKE_INTERNET.webServer}:80`,
+        "ESTAB",
+      ]);
+      expect(connections.external.map(({ local }) => local.split(":").at(-1))).toContain("8000");
+
+      await host.hibernate(id);
+      await host.wake(id);
+      const wokeAt = Date.now();
+      const { outcome, at } = await eventually("the connection to fail", async () => {
+        const text = await host.output(id, "cat /workspace/outcome");
+        return JSON.parse(text) as { outcome: string; at: number };
+      });
+      expect(outcome).toMatch(/^Connection(Aborted|Reset)Error$/);
+      expect(at * 1000 - wokeAt).toBeLessThan(2000);
+      expect(await host.output(id, `curl -sS http://${FAKE_INTERNET.webServer}/`)).toContain("seen from");
+      await host.end(id);
+    } finally {
+      await internet.close();
+    }
+  });
+});
