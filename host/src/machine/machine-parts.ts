@@ -10,7 +10,7 @@ import type { Sleep } from "./sleep.ts";
 import type { Slots } from "./slots.ts";
 
 /** What a template says of the machines made from it. */
-export interface SourceTemplate {
+interface SourceTemplate {
   hash: string;
   /** Environment beneath the sandbox's own, default user and working directory. */
   manifest: { env: Record<string, string>; user: string; workdir: string };
