@@ -44,6 +44,7 @@ export interface StartServerOptions {
 export interface RunningServer {
   readonly url: string;
   readonly sandboxStore: SandboxStore;
+  readonly idempotencyStore: IdempotencyStore;
   readonly keyStore: KeyStore;
   readonly watch: HostWatch;
   /** Stops serving: requests under way get up to 3 s. The database stays open; it is the caller's. */
@@ -151,6 +152,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   return {
     url: `http://${shownHost}:${address.port}`,
     sandboxStore,
+    idempotencyStore,
     keyStore,
     watch,
     close: () => owned.close(),

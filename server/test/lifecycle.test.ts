@@ -13,6 +13,12 @@ afterEach(async () => {
 
 const scope = TenantScope.fromVerifiedKey({ keyId: "k", account: "default", tenant: null });
 
+/** What a create leaves in the store that carried an idempotency key. */
+async function keyed(id: string): Promise<void> {
+  const slot = { account: scope.account, tenant: "", route: "POST /v1/sandboxes", key: `key-${id}` };
+  await world.server.idempotencyStore.claim(slot, "hash", "gone", Date.now(), id);
+}
+
 /** A record in `creating` whose server died: nothing in this process works on it. */
 async function halfDone(id: string, createdAt = Date.now()): Promise<void> {
   await world.server.sandboxStore.insert(scope, {
@@ -270,13 +276,26 @@ describe("the host's word", () => {
 });
 
 describe("after a crash in mid-create", () => {
-  test("a machine that was made is adopted", async () => {
+  test("a machine that was made is adopted when its create carried a key, by which its caller comes back", async () => {
     const id = `s${"c".repeat(25)}`;
     await halfDone(id);
+    await keyed(id);
     world.host.addMachine(id);
     await world.restart();
     await eventually(async () => (await stateOf(id)) === "running null");
     expect((await world.exec(id, { cmd: "echo ok" })).body["stdout"]).toBe("ok\n");
+  });
+
+  test("a machine whose id nobody can learn is undone, after the newborn grace and not before", async () => {
+    const young = `s${"g".repeat(25)}`;
+    const old = `s${"h".repeat(25)}`;
+    await halfDone(young, Date.now() + 60_000);
+    await halfDone(old, Date.now() - 60_000);
+    world.host.addMachine(young);
+    world.host.addMachine(old);
+    await world.restart();
+    await eventually(async () => (await stateOf(old)) === "destroyed abandoned");
+    expect(await stateOf(young)).toBe("creating null");
   });
 
   test("a create without a machine is undone after the newborn grace and not before", async () => {

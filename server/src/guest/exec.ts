@@ -13,6 +13,7 @@ import type { SandboxRecord } from "../store/sandbox-record.ts";
 import { serialId } from "../serial-id.ts";
 import { startRequest } from "./exec-start.ts";
 import { GuestClient } from "./guest-client.ts";
+import { untilOverdue } from "./overdue.ts";
 
 /** What happens in a command's life, in order: `started` once, output, then `ended` once. */
 export type ExecProgress =
@@ -38,10 +39,14 @@ export interface ExecTarget {
 export interface FollowOptions {
   signal: AbortSignal;
   log: Log;
+  /** Aborted when the command should have been over long ago and its guest says nothing. */
+  overdue?: AbortSignal;
   /** Told when the host says that the sandbox has ended. */
   onSandboxEnded: (fate: LostFate) => void;
 }
 
+const OVERDUE_MESSAGE =
+  "the sandbox does not answer any more, well after the command's time limit: its agent is stopped or starved; destroy the sandbox";
 const OOM_MESSAGE = "the sandbox ran out of memory; create one with a larger memory_mb";
 
 /** A new id for a command nobody gave a key for. It names a command within its sandbox and opens nothing. */
@@ -62,8 +67,14 @@ export function runExec(
   options: FollowOptions,
 ): AsyncGenerator<ExecProgress> {
   const guest = new GuestClient(target.host.client, target.record.id);
-  const events = guest.start(startRequest(request, execId), { signal: options.signal, repeatable: true });
-  return follow(target, events, options, "command");
+  const start = startRequest(request, execId);
+  const { timeoutMs = 0, killGraceMs = 0 } = start.torpor ?? {};
+  const overdue = new AbortController();
+  const signal = AbortSignal.any([options.signal, overdue.signal]);
+  const events = guest.start(start, { signal, repeatable: true });
+  if (timeoutMs === 0) return follow(target, events, options, "command");
+  const watched = untilOverdue(events, timeoutMs + killGraceMs, () => overdue.abort());
+  return follow(target, watched, { ...options, overdue: overdue.signal }, "command");
 }
 
 /** Follows a command that runs or ended a short while ago, its kept output first. @throws CodedError process_not_found */
@@ -112,6 +123,19 @@ async function* follow(
       throw new CodedError("client_closed_request", "the client left while the command ran", {
         cause: error,
       });
+    if (options.overdue?.aborted === true) {
+      options.log.warn({ op: "exec", outcome: "overdue", sandboxId: target.record.id, started });
+      if (!started) throw new CodedError("guest_unavailable", OVERDUE_MESSAGE, { cause: error });
+      const durationMs = performance.now() - startedAt;
+      yield {
+        type: "ended",
+        end: {
+          ...lostEnd(await machineFate(target.host, target.record, 0), durationMs),
+          message: OVERDUE_MESSAGE,
+        },
+      };
+      return;
+    }
     if (error instanceof GuestRefusal && error.code !== "guest_unavailable" && !started)
       throw refusal(error, asked);
     if (error instanceof CodedError && error.code === "sandbox_ended") {

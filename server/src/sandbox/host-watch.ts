@@ -161,7 +161,8 @@ export class HostWatch {
     if (sandboxes.isCreating(event.machine_id)) return; // the create under way hears of it in its own answer
     const record = await store.findOnHost(host.scope, event.machine_id);
     if (record === undefined || record.state === "destroyed") return;
-    if (event.type === "started" && record.state === "creating") await sandboxes.adopt(record, event.machine);
+    if (event.type === "started" && record.state === "creating")
+      await this.#finishCreate(record, event.machine);
     else if (event.type === "ended") {
       const ended = await sandboxes.noteEnded(record, event.machine);
       log.info({ op: "sandbox.ended", outcome: ended.reason, sandboxId: ended.id, tenant: ended.tenant });
@@ -222,8 +223,26 @@ export class HostWatch {
         ? sandboxes.noteGone(record, "create_failed", machine)
         : sandboxes.noteEnded(record, machine));
     } else if (machine.state === "running" && record.state === "creating") {
-      await sandboxes.adopt(record, machine);
+      await this.#finishCreate(record, machine);
     } else if (record.state !== "creating" && disagree(record, machine)) await sandboxes.follow(record);
+  }
+
+  /**
+   * A create whose server died on the way: finished when somebody can still come back for it; otherwise nobody has its
+   * id, and it is undone once no other server can be at it any more.
+   */
+  async #finishCreate(record: SandboxRecord, machine: Machine): Promise<void> {
+    const { sandboxes, store, log } = this.#options;
+    if (await store.isAwaited(record)) await sandboxes.adopt(record, machine);
+    else if (!this.#isNewborn(record.createdAt)) {
+      log.warn({
+        op: "sandbox.reconcile",
+        outcome: "abandoned",
+        sandboxId: record.id,
+        tenant: record.tenant,
+      });
+      await sandboxes.destroy(record, "abandoned");
+    }
   }
 
   #isNewborn(createdAt: number): boolean {

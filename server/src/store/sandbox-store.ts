@@ -191,6 +191,24 @@ export class SandboxStore {
     return rows.map(toSandboxRecord);
   }
 
+  /** Whether somebody who comes back can learn of this sandbox: by the idempotency key of its create, or by its session. */
+  async isAwaited(record: SandboxRecord): Promise<boolean> {
+    const keyed = await this.#db
+      .selectFrom("idempotency")
+      .select("key")
+      .where("account", "=", record.account)
+      .where("progress", "=", record.id)
+      .executeTakeFirst();
+    if (keyed !== undefined) return true;
+    const session = await this.#db
+      .selectFrom("sessions")
+      .select("key")
+      .where("account", "=", record.account)
+      .where("sandbox_id", "=", record.id)
+      .executeTakeFirst();
+    return session !== undefined;
+  }
+
   /** The record as it is now. */
   async reload(record: SandboxRecord): Promise<SandboxRecord | undefined> {
     const row = await this.#db
