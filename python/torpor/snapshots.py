@@ -67,11 +67,11 @@ class Snapshots:
 
     def remove(self, id: str, *, call_timeout_seconds: Optional[float] = None) -> bool:
         """Removes a snapshot; sandboxes made from it live on. Returns False when there was none."""
+        request = Request("DELETE", _path(id), call_timeout_seconds=call_timeout_seconds)
         try:
-            self._transport.text(Request("DELETE", _path(id), call_timeout_seconds=call_timeout_seconds))
+            return self._transport.json(request).get("deleted", True) is True
         except NotFoundError:
             return False
-        return True
 
 
 def snapshot(wire: Mapping[str, Any]) -> Snapshot:

@@ -166,8 +166,10 @@ EOF
     expect(await torpor().host.output(machine.id, "hostname")).toBe(machine.id);
   });
 
-  test("drains once for all who ask, ends every machine, and makes none afterwards", async () => {
-    const creating = torpor().host.tryCreate();
+  test("drains once for all who ask: what has a deadline ends, the rest sleeps for the next host, and none is made afterwards", async () => {
+    const ephemeral = await torpor().host.create({ deadline_unix_ms: Date.now() + 3_600_000 });
+    await torpor().host.setDeadline(machine.id, null);
+    const creating = torpor().host.tryCreate({ deadline_unix_ms: Date.now() + 3_600_000 });
     await eventually(
       "a create to be under way",
       async () => (await torpor().host.health()).machines.creating === 1,
@@ -180,8 +182,8 @@ EOF
     ]);
     expect(codeOf(await late)).toBe("host_unavailable");
     expect([201, 410]).toContain((await creating).status);
-    expect(await torpor().host.list()).toEqual([]);
-    expect((await torpor().host.get(machine.id)).reason).toBe("shutdown");
+    expect(await torpor().host.list()).toMatchObject([{ id: machine.id, state: "hibernated" }]);
+    expect((await torpor().host.get(ephemeral.id)).reason).toBe("shutdown");
     const left = await lookAtMachine(torpor().stateDir);
     expect(
       [...left["machine directory"], ...left.cgroup, ...left.link].filter((name) =>
@@ -191,6 +193,7 @@ EOF
     expect(codeOf(await torpor().host.tryCreate())).toBe("host_unavailable");
     await torpor().killHost("SIGTERM");
     await torpor().startHost();
+    expect(await torpor().host.output(machine.id, "hostname")).toBe(machine.id);
     const again = await torpor().host.create();
     expect(await torpor().host.output(again.id, "echo works again")).toBe("works again");
   });
