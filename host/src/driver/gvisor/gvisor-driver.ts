@@ -23,6 +23,9 @@ const MEMORY_OVERHEAD_MIB = 128;
 /** Threads of sentry, gofer and systrap's stubs: a fork bomb inside must meet the inner limit long before this one. */
 const PIDS_LIMIT = 8192;
 
+/** The same tree gives the same image but for the time it was made, which nothing reads: snapshots stand on it. */
+const FIXED_UUID = ["-U", "00000000-0000-4000-8000-000000000000"];
+
 /** The script that starts runsc in a place of its own: beside this file's source, whether it runs from src or from dist. */
 export const LAUNCHER_PATH = fileURLToPath(new URL("../../../src/driver/gvisor/launch.sh", import.meta.url));
 
@@ -53,7 +56,14 @@ export class GvisorDriver implements Driver {
     try {
       // The subset of EROFS that the sentry reads: no inline data, long inodes, no compression.
       await run(
-        ["mkfs.erofs", "--quiet", "-Enoinline_data,force-inode-extended", unfinished, rootfsDir],
+        [
+          "mkfs.erofs",
+          "--quiet",
+          "-Enoinline_data,force-inode-extended",
+          ...FIXED_UUID,
+          unfinished,
+          rootfsDir,
+        ],
         withSignal({ timeoutMs: 600_000, maxOutputBytes: 64 * 1024 }, signal),
       );
       await fsyncFile(unfinished);
