@@ -83,7 +83,16 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const api = new Api({ authenticator, idempotency, metrics, clock, log });
   const [link] = placement.links;
   if (link === undefined) throw new Error("a server needs a host");
-  const watch = new HostWatch({ link, store: sandboxStore, sandboxes, clock, log, ...options.watch });
+  const soleServer = database.kind === "sqlite";
+  const watch = new HostWatch({
+    link,
+    soleServer,
+    store: sandboxStore,
+    sandboxes,
+    clock,
+    log,
+    ...options.watch,
+  });
   const deps: RouteDeps = {
     api,
     sandboxes,

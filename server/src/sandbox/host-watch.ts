@@ -12,6 +12,8 @@ export interface HostWatchOptions {
   sandboxes: Sandboxes;
   clock: Clock;
   log: Log;
+  /** Whether no other server shares the store: then what an earlier process left half done is nobody's work any more. */
+  soleServer: boolean;
   /** A record or machine younger than this may be one half of a create under way elsewhere. Default 30,000. */
   newbornGraceMs?: number;
   /** Between full comparisons while the host stays connected. Default 60,000. */
@@ -32,6 +34,7 @@ const MAX_BACKOFF_MS = 5_000;
 export class HostWatch {
   readonly #options: Required<HostWatchOptions>;
   readonly #closing = new AbortController();
+  readonly #startedAt: number;
   #running: Promise<void> | undefined;
   #wake: AbortController = new AbortController();
   #connected = false;
@@ -40,6 +43,7 @@ export class HostWatch {
 
   constructor(options: HostWatchOptions) {
     this.#options = { newbornGraceMs: 30_000, reconcileEveryMs: 60_000, pollMs: 20_000, ...options };
+    this.#startedAt = options.clock.now();
   }
 
   /** Whether the last poll of the host worked. */
@@ -232,9 +236,10 @@ export class HostWatch {
    * id, and it is undone once no other server can be at it any more.
    */
   async #finishCreate(record: SandboxRecord, machine: Machine): Promise<void> {
-    const { sandboxes, store, log } = this.#options;
+    const { sandboxes, store, log, soleServer } = this.#options;
+    const isLeftBehind = soleServer && record.createdAt < this.#startedAt;
     if (await store.isAwaited(record)) await sandboxes.adopt(record, machine);
-    else if (!this.#isNewborn(record.createdAt)) {
+    else if (isLeftBehind || !this.#isNewborn(record.createdAt)) {
       log.warn({
         op: "sandbox.reconcile",
         outcome: "abandoned",
