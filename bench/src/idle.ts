@@ -1,8 +1,8 @@
-import { existsSync, readdirSync, readFileSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { basename, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Sandbox } from "@torpor/sdk";
-import type { Instance } from "@torpor/test";
+import { type Instance, templateCacheDir } from "@torpor/test";
 import type { Figure } from "./figures.ts";
 import { poolFull } from "./waiting.ts";
 
@@ -11,29 +11,35 @@ const WATCH_MS = 5000;
 const TICKS_PER_SECOND = 100;
 
 /** Processor and memory of what waits in the pool. */
-export async function waitingMember(instance: Instance, template: string): Promise<Figure[]> {
+export async function waitingMember(
+  instance: Instance,
+  template: string,
+  mostMib?: number,
+): Promise<Figure[]> {
   await poolFull(instance, template);
   await delay(1000);
   const slots = readdirSync(join(instance.stateDir, "host", "machines"));
   // Frozen members only: an empty process that waits for an image is not.
-  const members = slots.filter((slot) => isFrozen(instance, slot)).map(processesOf(instance));
+  const members = slots
+    .filter((slot) => isFrozen(instance, slot) && standsOn(instance, slot, template))
+    .map(processesOf(instance));
   if (members.length === 0) throw new Error("no paused machine was found");
   const before = members.map(cpuTicks);
   await delay(WATCH_MS);
   const used = members.map((pids, index) => cpuTicks(pids) - (before[index] ?? 0));
   return [
     {
-      name: "waiting pool member: CPU",
+      name: `waiting copy of ${template}: CPU`,
       value: (100 * Math.max(...used)) / TICKS_PER_SECOND / (WATCH_MS / 1000),
       unit: "% of a core",
       most: 0,
       against: `${members.length} members, ${WATCH_MS / 1000} s`,
     },
     {
-      name: "waiting pool member: Pss",
+      name: `waiting copy of ${template}: Pss`,
       value: Math.max(...members.map(pssMib)),
       unit: "MiB",
-      most: 25,
+      ...(mostMib === undefined ? {} : { most: mostMib }),
       against: "largest; sandbox, gofer and stubs",
     },
   ];
@@ -137,6 +143,14 @@ function slotOf(instance: Instance, sandboxId: string): string | undefined {
 function stat(pid: number): string[] {
   const text = readFileSync(`/proc/${pid}/stat`, "utf8");
   return text.slice(text.lastIndexOf(")") + 2).split(" ");
+}
+
+/** Whether the machine in a slot was made from the template, by the packed root its bundle names. */
+function standsOn(instance: Instance, slot: string, template: string): boolean {
+  const hash = basename(readlinkSync(join(templateCacheDir(), "by-name", template)));
+  return readFileSync(join(instance.stateDir, "host", "machines", slot, "config.json"), "utf8").includes(
+    hash,
+  );
 }
 
 function isFrozen(instance: Instance, slot: string): boolean {
