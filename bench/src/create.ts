@@ -1,4 +1,4 @@
-import { newSandboxId } from "@torpor/protocol";
+import { type Machine, newSandboxId } from "@torpor/protocol";
 import { Sandbox } from "@torpor/sdk";
 import type { Instance } from "@torpor/test";
 import type { BareRuntime } from "./bare-runtime.ts";
@@ -67,17 +67,11 @@ export async function createOnMiss(
   const ours: number[] = [];
   const theirs: number[] = [];
   for (let round = -1; round < rounds; round++) {
-    // Another disk size than the pool's is always made from nothing; for `shell` the pool keeps no ready ones.
-    const spec = { template, disk_mb: source === "cold" ? 2048 : 4096, memory_mb: 1024 };
-    if (source === "shell") await shellReady(instance, template);
-    const id = newSandboxId();
-    const startedAt = performance.now();
-    const machine = await instance.host.create(spec, id);
-    const tookMs = performance.now() - startedAt;
-    await instance.host.end(id);
+    const tookMs = await (source === "shell"
+      ? missWithShell(instance, template)
+      : missWithNothing(instance, template));
     const bareMs = await bare.restoreAndPing();
     if (round < 0) continue;
-    if (machine.source !== source) throw new Error(`the machine came from ${machine.source}, not ${source}`);
     ours.push(tookMs);
     theirs.push(bareMs);
   }
@@ -96,13 +90,33 @@ export async function createOnMiss(
   ];
 }
 
-async function shellReady(instance: Instance, template: string): Promise<void> {
+/** A disk of another size than the pool's is always made from nothing. */
+async function missWithNothing(instance: Instance, template: string): Promise<number> {
+  const { machine, tookMs } = await timedCreate(instance, { template, disk_mb: 2048 });
+  await instance.host.end(machine.id);
+  if (machine.source !== "cold") throw new Error(`the machine came from ${machine.source}, not cold`);
+  return tookMs;
+}
+
+/** One more than are ready, at the same moment: the one too many goes into a waiting process. */
+async function missWithShell(instance: Instance, template: string): Promise<number> {
   await poolFull(instance, template);
-  // Use up what is ready: those creates are not counted.
   const { pool } = await instance.host.health();
   const ready = pool.find((candidate) => candidate.template === template)?.ready ?? 0;
-  const machines = await Promise.all(
-    Array.from({ length: ready }, () => instance.host.create({ template, memory_mb: 1024 })),
+  const made = await Promise.all(
+    Array.from({ length: ready + 1 }, () => timedCreate(instance, { template, disk_mb: 4096 })),
   );
-  void Promise.all(machines.map((machine) => instance.host.end(machine.id)));
+  await Promise.all(made.map(({ machine }) => instance.host.end(machine.id)));
+  const miss = made.find(({ machine }) => machine.source === "shell");
+  if (miss === undefined) throw new Error("none of the machines came from a waiting process");
+  return miss.tookMs;
+}
+
+async function timedCreate(
+  instance: Instance,
+  spec: { template: string; disk_mb: number },
+): Promise<{ machine: Machine; tookMs: number }> {
+  const startedAt = performance.now();
+  const machine = await instance.host.create({ ...spec, memory_mb: 1024 }, newSandboxId());
+  return { machine, tookMs: performance.now() - startedAt };
 }
