@@ -162,6 +162,7 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 	if q.PidsLimit > 0 && i.SetPidsLimit(q.PidsLimit) == nil {
 		i.prepared.pidsLimit = q.PidsLimit
 	}
+	i.rehearse()
 	i.WarmUp()
 	return nil
 }
@@ -180,4 +181,18 @@ func (i *Initializer) startServices(q *prepareRequest) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return i.StartServices(ctx, q.Services)
+}
+
+// rehearsal is an init's body in form alone.
+const rehearsal = `{"generation":1,"sandbox_id":"s","template":"t","now_unix_ns":1,"entropy_base64":"AAAA","hostname":"h","env":{"A":"b"},` +
+	`"access_token":"t","host_key":"k","resolv_conf":"","default_user":"root","default_workdir":"/","pids_limit":1,"deadline_unix_ms":1,"tenant":"t"}`
+
+// rehearse reads such a body, looks it over and writes an attestation, to nobody: init then finds its pages in memory.
+func (i *Initializer) rehearse() {
+	var q initRequest
+	if json.Unmarshal([]byte(rehearsal), &q) == nil {
+		_ = q.check(i.Accounts, &i.prepared)
+		_ = q.identity()
+	}
+	_, _ = json.Marshal(Attestation{Generation: 1, Steps: []Step{{Name: "n", Outcome: done, Detail: prepared, DurationUs: 1}}})
 }

@@ -36,8 +36,8 @@ export interface PoolOptions {
 }
 
 const UP_TIMEOUT_MS = 30_000;
-/** Refilling waits until no create has been asked for this long: it would take their CPU. */
-const QUIET_MS = 30;
+/** Refilling waits until no create has been asked for this long: it would take the CPU of it and of its first command. */
+const QUIET_MS = 200;
 /** How far back demand is looked at. */
 const DEMAND_WINDOW_MS = 5000;
 /** Most machines that wait, whatever the demand: at 25 MiB each, 400 MiB. */
