@@ -7,7 +7,7 @@ export async function poolFull(instance: Instance, template: string): Promise<vo
     const { pool } = await instance.host.health();
     const mine = pool.find((candidate) => candidate.template === template);
     if (mine !== undefined && mine.ready >= Math.min(mine.target, 3)) {
-      await delay(150); // the shells behind it are made next
+      await delay(900); // the empty processes behind it are made next
       return;
     }
     await delay(100);
