@@ -37,6 +37,20 @@ describe("a host that is killed", () => {
     expect(images()).toEqual([]);
   });
 
+  /** Awake again: the same process counts on, its rows are whole, and the image it slept in is used up. */
+  async function expectNothingLost(
+    id: string,
+    before: Awaited<ReturnType<typeof startResident>>,
+  ): Promise<void> {
+    await eventually("the resident program to go on", async () => {
+      const seen = await residentState(torpor().host, id);
+      expect(seen).toMatchObject({ pid: before.pid, failed: null });
+      return seen.count > before.count + 20;
+    });
+    expect(await checkRows(torpor().host, id)).toBe("ok 1");
+    expect(images()).toEqual([]);
+  }
+
   // Moments after the call at which the host is killed; how far it then is depends on the machine.
   test.each([5, 60, 150, 300, 500])("%i ms into a hibernation: nothing is lost", async (afterMs) => {
     const { id } = await torpor().host.create();
@@ -52,13 +66,7 @@ describe("a host that is killed", () => {
     const answered = await answer;
     const { state } = await torpor().host.get(id);
     expect(answered ? ["hibernated"] : ["running", "hibernated"]).toContain(state);
-    await eventually("the resident program to go on", async () => {
-      const seen = await residentState(torpor().host, id);
-      expect(seen).toMatchObject({ pid: before.pid, failed: null });
-      return seen.count > before.count + 20;
-    });
-    expect(await checkRows(torpor().host, id)).toBe("ok 1");
-    expect(images()).toEqual([]);
+    await expectNothingLost(id, before);
   });
 
   test.each([5, 60, 150, 300, 500])("%i ms into a wake: nothing is lost", async (afterMs) => {
@@ -76,13 +84,7 @@ describe("a host that is killed", () => {
     const answered = await answer;
     const { state } = await torpor().host.get(id);
     expect(answered ? ["running"] : ["running", "hibernated"]).toContain(state);
-    await eventually("the resident program to go on", async () => {
-      const seen = await residentState(torpor().host, id);
-      expect(seen).toMatchObject({ pid: before.pid, failed: null });
-      return seen.count > before.count + 20;
-    });
-    expect(await checkRows(torpor().host, id)).toBe("ok 1");
-    expect(images()).toEqual([]);
+    await expectNothingLost(id, before);
   });
 
   test("or told to go: what sleeps is left asleep for the next", async () => {

@@ -7,7 +7,7 @@ export interface PageCursor {
 }
 
 /** Opaque to callers; stable while items come and go. */
-export function encodeCursor(cursor: PageCursor): string {
+function encodeCursor(cursor: PageCursor): string {
   return Buffer.from(JSON.stringify([cursor.createdAt, cursor.id])).toString("base64url");
 }
 
@@ -33,4 +33,14 @@ export function decodeCursor(text: string): PageCursor {
       details: { issues: [{ path: "cursor", message: "must be next_cursor of the previous page" }] },
     },
   );
+}
+
+/** A page of the records found, of which one more than `limit` was asked for: the one too many says that more follow. */
+export function toPage<T extends PageCursor>(
+  found: readonly T[],
+  limit: number,
+): { items: T[]; nextCursor: string | null } {
+  const items = found.slice(0, limit);
+  const last = items.at(-1);
+  return { items, nextCursor: found.length > limit && last !== undefined ? encodeCursor(last) : null };
 }

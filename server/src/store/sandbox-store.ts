@@ -10,7 +10,7 @@ import {
 } from "@torpor/protocol";
 import type { HostScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
-import { decodeCursor, encodeCursor } from "./page-cursor.ts";
+import { decodeCursor, toPage } from "./page-cursor.ts";
 import { type SandboxRecord, toSandboxRecord } from "./sandbox-record.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
 
@@ -160,12 +160,7 @@ export class SandboxStore {
       .orderBy("id", "desc")
       .limit(filter.limit + 1)
       .execute();
-    const items = rows.slice(0, filter.limit).map(toSandboxRecord);
-    const last = items.at(-1);
-    return {
-      items,
-      nextCursor: rows.length > filter.limit && last !== undefined ? encodeCursor(last) : null,
-    };
+    return toPage(rows.map(toSandboxRecord), filter.limit);
   }
 
   /** The sandbox of that id, if it is placed on that host. */

@@ -2,7 +2,7 @@ import type { Kysely, Selectable } from "kysely";
 import type { Snapshot } from "@torpor/protocol";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
-import { decodeCursor, encodeCursor } from "./page-cursor.ts";
+import { decodeCursor, toPage } from "./page-cursor.ts";
 import type { SnapshotTable, Tables } from "./schema.ts";
 
 declare const fromStore: unique symbol;
@@ -100,12 +100,7 @@ export class SnapshotStore {
       .orderBy("id", "desc")
       .limit(filter.limit + 1)
       .execute();
-    const items = rows.slice(0, filter.limit).map(toSnapshotRecord);
-    const last = items.at(-1);
-    return {
-      items,
-      nextCursor: rows.length > filter.limit && last !== undefined ? encodeCursor(last) : null,
-    };
+    return toPage(rows.map(toSnapshotRecord), filter.limit);
   }
 
   /** Commits the intent to remove it: from then on nobody finds it. */
