@@ -1,0 +1,120 @@
+import type { MachineSnapshot } from "@torpor/protocol";
+import type { ImageManifest } from "../../image/image-store.ts";
+import type { HeldState } from "../held-state.ts";
+import type { Live } from "../phase.ts";
+import { newImageId } from "../sleep.ts";
+import { toSnapshot } from "../snapshots.ts";
+import { unlockAgain } from "../unlock.ts";
+import { endInBackground } from "./end.ts";
+
+/** A guest that was frozen a moment ago answers at once. */
+const ANSWER_TIMEOUT_MS = 5000;
+
+/** Puts a running machine to storage; a failure leaves it running. */
+export function hibernate(held: HeldState, live: Live): Promise<void> {
+  return held.move("hibernated", live, (signal) => fallAsleep(held, live, signal));
+}
+
+async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Promise<void> {
+  const { entry } = held;
+  const { sleep, images, journal, clock, log } = held.parts;
+  const startedAt = clock.monotonic();
+  const deadline = entry.deadlineUnixMs;
+  const id = newImageId();
+  let image: ImageManifest;
+  try {
+    entry.state = "hibernating";
+    journal.commit(entry);
+    image = await sleep.write(entry, live, { id, kind: "hibernation", name: null }, signal);
+    entry.state = "hibernated";
+    entry.image = { id, sizeBytes: image.size_bytes, createdAt: clock.now() };
+    if (held.ttlIsDone) entry.deadlineUnixMs = null;
+    entry.lastActivityAt = held.activity.lastAt;
+    journal.commit(entry);
+  } catch (error) {
+    Object.assign(entry, { image: null, deadlineUnixMs: deadline });
+    await backToRunning(held, live, signal);
+    await images
+      .remove(id)
+      .catch((cause: unknown) => log.error({ op: "image.remove", image: id, err: cause }));
+    throw error;
+  }
+  live.guest.close();
+  await rest(held, live.handle.place.slot);
+  held.tell("hibernated");
+  log.info({
+    op: "machine.hibernate",
+    outcome: "hibernated",
+    sandboxId: entry.id,
+    tenant: entry.spec.tenant,
+    bytes: image.size_bytes,
+    durationMs: held.elapsedMs(startedAt),
+  });
+}
+
+/**
+ * It sleeps in its image; what of it stands in `slot` goes, now or by the watch. The journal must not name the slot any
+ * more: it will be another's.
+ */
+export async function rest(held: HeldState, slot: number | null): Promise<void> {
+  const { slots, journal, log } = held.parts;
+  let uncleared = slot;
+  try {
+    if (slot !== null) await slots.clear(slot);
+    uncleared = null;
+  } catch (error) {
+    log.error(
+      { op: "machine.clear", outcome: "left", sandboxId: held.entry.id, slot, err: error },
+      "will be tried again by the watch",
+    );
+  }
+  Object.assign(held.entry, { state: "hibernated", slot: null, pid: null, startTime: null, address: null });
+  journal.note(held.entry);
+  held.phase = { name: "hibernated", uncleared };
+  held.clocks.arm();
+}
+
+/** Writes a snapshot of a running machine, which then goes on. The same snapshot id again answers the one that exists. */
+export function snapshot(
+  held: HeldState,
+  live: Live,
+  snapshotId: string,
+  name: string | null,
+): Promise<MachineSnapshot> {
+  const { sleep, journal, images } = held.parts;
+  return held.move("snapshot", live, async (signal) => {
+    try {
+      const known = await images.find(snapshotId);
+      if (known !== undefined) return toSnapshot(known);
+      held.entry.state = "snapshotting";
+      journal.commit(held.entry);
+      const image = { id: snapshotId, kind: "snapshot", name } as const;
+      return toSnapshot(await sleep.write(held.entry, live, image, signal));
+    } finally {
+      held.activity.touch("snapshot");
+      await backToRunning(held, live, signal);
+    }
+  });
+}
+
+/** After a freeze that led to nothing, or a snapshot: the same machine, the same generation, unlocked again. */
+async function backToRunning(held: HeldState, live: Live, signal: AbortSignal): Promise<void> {
+  const { entry } = held;
+  const { driver, log, journal } = held.parts;
+  let failure: string | undefined;
+  try {
+    driver.resume(live.handle);
+    if (!signal.aborted) {
+      const { locked } = await live.guest.waitUntilUp(ANSWER_TIMEOUT_MS, signal);
+      if (locked) await unlockAgain(entry, live, held.parts, signal);
+    }
+  } catch (error) {
+    failure = `it could not be unlocked after a snapshot: ${String(error)}`;
+    log.error({ op: "machine.unlock", outcome: "failed", sandboxId: entry.id, err: error });
+  }
+  entry.state = "running";
+  held.phase = { name: "running", live };
+  journal.note(entry);
+  if (failure !== undefined && !signal.aborted) endInBackground(held, "runtime_crashed", failure);
+  else held.clocks.arm();
+}

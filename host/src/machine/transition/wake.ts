@@ -1,0 +1,64 @@
+import { CodedError } from "@torpor/protocol";
+import { checkCapacity } from "../capacity.ts";
+import type { HeldState } from "../held-state.ts";
+import type { Standing } from "../phase.ts";
+import { unlock } from "../unlock.ts";
+import { rest } from "./hibernate.ts";
+
+/**
+ * Wakes a sleeping machine: next generation, same id; a failure leaves it asleep.
+ *
+ * @param uncleared what an earlier incarnation left standing
+ */
+export function wake(held: HeldState, uncleared: number | null): Promise<void> {
+  return held.move("running", undefined, (signal) => wakeUp(held, signal, uncleared));
+}
+
+async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | null): Promise<void> {
+  const { entry } = held;
+  const { sleep, images, journal, slots, clock, log, capacity, headroom } = held.parts;
+  const { image, deadlineUnixMs: deadline } = entry;
+  const startedAt = clock.monotonic();
+  let slot = uncleared;
+  let restored: Standing | undefined;
+  try {
+    if (slot !== null) await slots.clear(slot); // never two incarnations at once
+    slot = null;
+    checkCapacity(entry.spec, capacity, headroom());
+    const manifest = await images.find(image?.id ?? "");
+    if (manifest === undefined)
+      throw new CodedError("image_corrupt", `the image that sandbox ${entry.id} sleeps in is gone`);
+    entry.state = "waking";
+    journal.commit(entry);
+    restored = await sleep.restore(manifest, signal);
+    slot = restored.handle.place.slot;
+    const incarnation = {
+      generation: entry.generation + 1,
+      machine_id: entry.machineId,
+      previous_host_key: manifest.host_key,
+    };
+    await unlock(entry, restored, incarnation, held.parts, signal);
+    if (held.ttlIsDone) entry.deadlineUnixMs = null;
+    entry.image = null;
+    held.activity.touch("wake");
+    held.settle("running", { ...restored, oomKills: 0, lastOomAt: null }, "woken");
+  } catch (error) {
+    restored?.guest.close();
+    Object.assign(entry, { image, deadlineUnixMs: deadline });
+    await rest(held, slot);
+    log.error({ op: "machine.wake", outcome: "failed", sandboxId: entry.id, err: error });
+    throw error;
+  }
+  // Consumed: committed above, so a crash here leaves a file for the sweep, never a second waking.
+  await images
+    .remove(image?.id ?? "")
+    .catch((error: unknown) => log.error({ op: "image.remove", image: image?.id, err: error }));
+  log.info({
+    op: "machine.wake",
+    outcome: "woken",
+    sandboxId: entry.id,
+    tenant: entry.spec.tenant,
+    generation: entry.generation,
+    durationMs: held.elapsedMs(startedAt),
+  });
+}
