@@ -23,6 +23,8 @@ export const ERROR_CODES = {
   snapshot_not_found: { status: 404, retryable: false },
   idempotency_in_progress: { status: 409, retryable: true },
   sandbox_ended: { status: 410, retryable: false },
+  /** The place to resume from is older than what is kept; `details.oldest_id` is the oldest there is. */
+  events_expired: { status: 410, retryable: false },
   payload_too_large: { status: 413, retryable: false },
   range_not_satisfiable: { status: 416, retryable: false },
   capacity_exhausted: { status: 429, retryable: true },

@@ -2,6 +2,7 @@ export * from "./code.ts";
 export * from "./coded-error.ts";
 export * from "./envd.ts";
 export * from "./error-codes.ts";
+export * from "./event.ts";
 export * from "./exec.ts";
 export * from "./fs.ts";
 export * from "./ids.ts";

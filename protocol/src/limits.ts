@@ -37,6 +37,10 @@ export const LIMITS = {
   endedRetentionSeconds: 604_800,
   /** An idempotency key is remembered this long, seconds: 24 hours. */
   idempotencyRetentionSeconds: 86_400,
+  /** Events are kept this long, seconds: 7 days, as ended sandboxes are. */
+  eventRetentionSeconds: 604_800,
+  /** And never more than this many of all accounts together, the newest: about 400 MB. */
+  maxEvents: 1_000_000,
 } as const;
 
 /** Port of the guest agent inside every sandbox (E2B's envd port). */

@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import { z } from "zod";
 import type { DatabaseLocation } from "./store/open-database.ts";
+import { isAddressRange } from "./webhook/target-guard.ts";
 
 /** `uid:gid` as numbers. */
 export interface Owner {
@@ -16,6 +17,10 @@ export interface ServerConfig {
   database: DatabaseLocation;
   /** Whom the process becomes once it has loaded, listens and has opened the store. */
   runAs: Owner | undefined;
+  /** Addresses and CIDR ranges that webhooks may name though they are not public. */
+  webhookAllow: readonly string[];
+  /** The absolute end of every sandbox, seconds from its create; undefined for none. */
+  maxLifetimeSeconds: number | undefined;
   apiKeyFile: string;
   apiKeyOwner: Owner | undefined;
   logLevel: "debug" | "info" | "warn" | "error" | "silent";
@@ -42,6 +47,16 @@ const listen = z.string().transform((text, context) => {
   return { host: match[1] ?? match[2] ?? "", port };
 });
 
+const addressRanges = z.string().transform((text, context) => {
+  const ranges = text.split(",").map((range) => range.trim());
+  if (ranges.every(isAddressRange)) return ranges;
+  context.addIssue({
+    code: "custom",
+    message: "must be addresses or CIDR ranges separated by commas, e.g. 127.0.0.1,10.0.0.0/8",
+  });
+  return z.NEVER;
+});
+
 const schema = z.object({
   TORPOR_STATE_DIR: z.string().startsWith("/", "must be an absolute path").default("/var/lib/torpor"),
   TORPOR_LISTEN: listen.default({ host: "127.0.0.1", port: 7070 }),
@@ -53,6 +68,12 @@ const schema = z.object({
   TORPOR_DATABASE_URL: z
     .string()
     .regex(/^postgres(ql)?:\/\//, "must be postgres://…; leave it out for SQLite")
+    .optional(),
+  TORPOR_WEBHOOK_ALLOW: addressRanges.optional(),
+  TORPOR_MAX_LIFETIME_SECONDS: z.coerce
+    .number({ error: "must be a whole number of seconds" })
+    .int("must be a whole number of seconds")
+    .min(1, "must be at least 1")
     .optional(),
   TORPOR_RUN_AS: owner.optional(),
   TORPOR_API_KEY_FILE: z.string().startsWith("/", "must be an absolute path").optional(),
@@ -83,6 +104,8 @@ export function readConfig(environment: Readonly<Record<string, string | undefin
       data.TORPOR_DATABASE_URL === undefined
         ? { kind: "sqlite", path: join(data.TORPOR_STATE_DIR, "server", "server.sqlite") }
         : { kind: "postgres", url: data.TORPOR_DATABASE_URL },
+    webhookAllow: data.TORPOR_WEBHOOK_ALLOW ?? [],
+    maxLifetimeSeconds: data.TORPOR_MAX_LIFETIME_SECONDS,
     runAs: data.TORPOR_RUN_AS,
     apiKeyFile: data.TORPOR_API_KEY_FILE ?? join(data.TORPOR_STATE_DIR, "api-key"),
     apiKeyOwner: data.TORPOR_API_KEY_OWNER,

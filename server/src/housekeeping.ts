@@ -1,9 +1,11 @@
 import type { Clock, Log } from "@torpor/base";
 import { LIMITS } from "@torpor/protocol";
+import type { EventStore } from "./store/event-store.ts";
 import type { IdempotencyStore } from "./store/idempotency-store.ts";
 import type { Snapshots } from "./snapshot/snapshots.ts";
 import type { SandboxStore } from "./store/sandbox-store.ts";
 import type { SessionStore } from "./store/session-store.ts";
+import type { WebhookStore } from "./store/webhook-store.ts";
 
 const EVERY_MS = 10 * 60_000;
 /** Rows deleted in one statement, so that no request waits long behind it. */
@@ -15,6 +17,8 @@ const SESSION_GRACE_MS = 60 * 60_000;
 
 export interface HousekeepingOptions {
   sandboxes: SandboxStore;
+  events: EventStore;
+  webhooks: WebhookStore;
   sessions: SessionStore;
   snapshots: Snapshots;
   idempotency: IdempotencyStore;
@@ -43,13 +47,17 @@ export class Housekeeping {
 
   /** One sweep. An error of the store ends it and is told; nothing is taken for gone that could not be read. */
   async sweep(): Promise<void> {
-    const { sandboxes, sessions, snapshots, idempotency, clock, log } = this.#options;
+    const { sandboxes, events, webhooks, sessions, snapshots, idempotency, clock, log } = this.#options;
     const now = clock.now();
     try {
       const swept = {
         sandboxes: await this.#inBatches(() =>
           sandboxes.purgeEnded(now - LIMITS.endedRetentionSeconds * 1_000, BATCH_ROWS),
         ),
+        events: await this.#inBatches(() =>
+          events.purge(now - LIMITS.eventRetentionSeconds * 1_000, LIMITS.maxEvents, BATCH_ROWS),
+        ),
+        webhookDeliveries: await webhooks.purge(await events.floor()),
         idempotencyKeys: await this.#inBatches(() =>
           idempotency.purge(now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS),
         ),

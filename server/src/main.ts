@@ -39,6 +39,7 @@ async function main(config: ServerConfig): Promise<void> {
     database,
     host: { url: config.hostUrl, token: config.hostToken },
     listen: config.listen,
+    webhooks: { allow: config.webhookAllow },
     log,
   });
   scope.defer(() => server.close());

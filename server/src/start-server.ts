@@ -5,6 +5,7 @@ import { getRequestListener } from "@hono/node-server";
 import { type Clock, type Log, Scope, systemClock } from "@torpor/base";
 import { CodedError, randomText } from "@torpor/protocol";
 import { Authenticator } from "./auth/authenticator.ts";
+import { EventFeed } from "./event/event-feed.ts";
 import { KeyedExecs } from "./guest/keyed-execs.ts";
 import { HostClient } from "./host/host-client.ts";
 import { FixedPlacement, HostLink } from "./host/placement.ts";
@@ -21,6 +22,7 @@ import { Sandboxes } from "./sandbox/sandboxes.ts";
 import { Sessions } from "./sandbox/sessions.ts";
 import { Snapshots } from "./snapshot/snapshots.ts";
 import { AuditStore } from "./store/audit-store.ts";
+import { EventStore } from "./store/event-store.ts";
 import { IdempotencyStore } from "./store/idempotency-store.ts";
 import { KeyStore } from "./store/key-store.ts";
 import type { Database } from "./store/open-database.ts";
@@ -28,7 +30,10 @@ import { serialId } from "./serial-id.ts";
 import { SandboxStore } from "./store/sandbox-store.ts";
 import { SessionStore } from "./store/session-store.ts";
 import { SnapshotStore } from "./store/snapshot-store.ts";
+import { WebhookStore } from "./store/webhook-store.ts";
 import { VERSION } from "./version.ts";
+import { TargetGuard } from "./webhook/target-guard.ts";
+import { WebhookDispatcher } from "./webhook/webhook-dispatcher.ts";
 
 export interface StartServerOptions {
   database: Database;
@@ -37,12 +42,20 @@ export interface StartServerOptions {
   listen?: { host: string; port: number };
   log: Log;
   clock?: Clock;
+  webhooks?: {
+    /** Addresses and ranges that webhooks may name though they are not public. */
+    allow?: readonly string[];
+    /** Seconds from one try to the next, for tests. */
+    retryAfterSeconds?: readonly number[];
+  };
   /** Timings of the host watch, for tests. */
   watch?: { newbornGraceMs?: number; reconcileEveryMs?: number; pollMs?: number };
 }
 
 export interface RunningServer {
   readonly url: string;
+  readonly database: Database;
+  readonly eventStore: EventStore;
   readonly sandboxStore: SandboxStore;
   readonly idempotencyStore: IdempotencyStore;
   readonly keyStore: KeyStore;
@@ -61,11 +74,16 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const client = new HostClient(options.host);
   scope.defer(() => client.close());
   const placement = new FixedPlacement([new HostLink(client, clock)], log);
-  const sandboxStore = new SandboxStore(database);
+  const eventFeed = new EventFeed(clock, log);
+  const eventStore = new EventStore(database, clock, () => eventFeed.wake());
+  if (database.kind === "postgres") eventFeed.watchShared(eventStore);
+  const sandboxStore = new SandboxStore(database, eventStore);
   const keyStore = new KeyStore(database);
   const idempotencyStore = new IdempotencyStore(database);
   const snapshotStore = new SnapshotStore(database);
   const sessionStore = new SessionStore(database);
+  const webhookStore = new WebhookStore(database);
+  const targetGuard = new TargetGuard(options.webhooks?.allow ?? []);
   const sandboxes = new Sandboxes({ store: sandboxStore, snapshotStore, placement, clock, log });
   const snapshots = new Snapshots({ store: snapshotStore, sandboxes, placement, clock, log });
   const activity = new ActivityLog(sandboxStore, clock, log);
@@ -100,7 +118,11 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     snapshotStore,
     sessions: new Sessions({ store: sessionStore, sandboxStore, sandboxes, clock }),
     sandboxStore,
+    eventStore,
+    eventFeed,
     keyStore,
+    webhookStore,
+    targetGuard,
     auditStore: new AuditStore(database),
     placement,
     idempotency,
@@ -142,9 +164,12 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const { host, port } = options.listen ?? { host: "127.0.0.1", port: 0 };
   await listen(server, host, port);
   scope.defer(() => closeServer(server, sockets));
+  scope.defer(() => eventFeed.close()); // its streams end first: they would not by themselves
   scope.defer(() => terminals.close());
   const housekeeping = new Housekeeping({
     sandboxes: sandboxStore,
+    events: eventStore,
+    webhooks: webhookStore,
     sessions: sessionStore,
     snapshots,
     idempotency: idempotencyStore,
@@ -153,6 +178,19 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   });
   housekeeping.start();
   scope.defer(() => housekeeping.close());
+  const dispatcher = new WebhookDispatcher({
+    store: webhookStore,
+    events: eventStore,
+    feed: eventFeed,
+    guard: targetGuard,
+    clock,
+    log,
+    ...(options.webhooks?.retryAfterSeconds === undefined
+      ? {}
+      : { retryAfterSeconds: options.webhooks.retryAfterSeconds }),
+  });
+  dispatcher.start();
+  scope.defer(() => dispatcher.close());
   watch.start();
   scope.defer(() => watch.close());
   const owned = scope.move();
@@ -160,6 +198,8 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const shownHost = address.family === "IPv6" ? `[${address.address}]` : address.address;
   return {
     url: `http://${shownHost}:${address.port}`,
+    database,
+    eventStore,
     sandboxStore,
     idempotencyStore,
     keyStore,

@@ -59,6 +59,8 @@ export interface Call<Query, Body> {
   param(name: string): string;
   /** Who asks. @throws Error on a route that is open to all. */
   readonly caller: Caller;
+  /** Looks at the API key anew, for answers that take long. @throws CodedError unauthenticated, permission_denied */
+  recheck(): Promise<void>;
   readonly idempotencyKey: string | undefined;
   /** Aborts when the client leaves before it has the whole answer. */
   readonly signal: AbortSignal;
@@ -162,7 +164,19 @@ export class Api {
         body = checkInput(definition.body, parseJson(rawBody, incoming.headers["content-type"]), "body");
       }
       const answer = await run(
-        makeCall(context, { requestId, query, body, rawBody, caller, idempotencyKey, notes }),
+        makeCall(context, {
+          requestId,
+          query,
+          body,
+          rawBody,
+          caller,
+          idempotencyKey,
+          notes,
+          recheck: async () => {
+            if (definition.scope !== null)
+              await authenticator.authenticate(incoming.headers, definition.scope);
+          },
+        }),
       );
       if (answer !== SENT) sendJson(incoming, outgoing, answer.status, answer.body, answer.headers);
     } catch (error) {
@@ -286,6 +300,7 @@ function makeCall<Query, Body>(
     caller: Caller | undefined;
     idempotencyKey: string | undefined;
     notes: Record<string, unknown>;
+    recheck: () => Promise<void>;
   },
 ): Call<Query, Body> {
   const { incoming, outgoing } = context.env;
@@ -298,6 +313,7 @@ function makeCall<Query, Body>(
     body: parts.body as Body,
     rawBody: parts.rawBody,
     idempotencyKey: parts.idempotencyKey,
+    recheck: parts.recheck,
     param: (name) => context.req.param(name) ?? "",
     get caller() {
       if (parts.caller === undefined) throw new Error("a route that is open to all has no caller");

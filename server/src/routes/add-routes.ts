@@ -1,5 +1,6 @@
 import { addArchiveRoutes } from "./archive-routes.ts";
 import { addCodeRoutes } from "./code-routes.ts";
+import { addEventRoutes } from "./event-routes.ts";
 import { addExecRoutes } from "./exec-routes.ts";
 import { addFileContentRoutes } from "./file-content-routes.ts";
 import { addFileTreeRoutes } from "./file-tree-routes.ts";
@@ -14,6 +15,7 @@ import { addSnapshotRoutes } from "./snapshot-routes.ts";
 import { addStateRoutes } from "./state-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 import { addTemplateRoutes } from "./template-routes.ts";
+import { addWebhookRoutes } from "./webhook-routes.ts";
 import { addSandboxRoutes } from "./sandbox-routes.ts";
 
 /** Adds every route there is and closes the table. */
@@ -21,6 +23,8 @@ export function addRoutes(deps: RouteDeps): void {
   addSandboxRoutes(deps);
   addLifecycleRoutes(deps);
   addStateRoutes(deps);
+  addEventRoutes(deps);
+  addWebhookRoutes(deps);
   addSnapshotRoutes(deps);
   addForkRoutes(deps);
   addSessionRoutes(deps);

@@ -1,9 +1,9 @@
 import { CodedError, createKeySchema, keySchema, randomText } from "@torpor/protocol";
 import { z } from "zod";
 import { apiKeyPrefix, hashApiKey, newApiKey } from "../auth/authenticator.ts";
-import { idempotencySlot } from "../store/idempotency-store.ts";
 import { toApiKey } from "../store/key-store.ts";
-import { type Call, routeOf } from "../http/api.ts";
+import type { Call } from "../http/api.ts";
+import { onceShown } from "./once-shown.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 /** Make, list and revoke API keys. A key bound to a tenant manages that tenant's keys alone. */
@@ -23,28 +23,7 @@ export function addKeyRoutes(deps: RouteDeps): void {
         201: { description: "The key, shown this once", schema: keySchema.extend({ key: z.string() }) },
       },
     },
-    async (call) => {
-      if (call.idempotencyKey === undefined) return { status: 201, body: await makeKey(deps, call) };
-      let made: unknown;
-      await deps.idempotency.run({
-        slot: idempotencySlot(call.caller.scope, routeOf(call.incoming), call.idempotencyKey),
-        body: call.rawBody,
-        resumable: false,
-        signal: call.signal,
-        run: async () => {
-          made = await makeKey(deps, call);
-          return { status: 201, body: null };
-        },
-        recover: () =>
-          Promise.reject(
-            new CodedError(
-              "conflict",
-              `Idempotency-Key ${call.idempotencyKey} made an API key already, which is shown only once; revoke it (GET /v1/keys shows its name) and make another with a new Idempotency-Key`,
-            ),
-          ),
-      });
-      return { status: 201, body: made };
-    },
+    async (call) => await onceShown(deps, call, "API key", async () => await makeKey(deps, call)),
   );
 
   api.add(

@@ -6,10 +6,17 @@ export interface ColumnTypes {
   /** Unix milliseconds. */
   time: "integer" | "bigint";
   real: "real" | "double precision";
+  /** A number that counts up by itself. */
+  serial: "integer" | "bigserial";
 }
 
-export const SQLITE_COLUMNS: ColumnTypes = { json: "text", time: "integer", real: "real" };
-export const POSTGRES_COLUMNS: ColumnTypes = { json: "jsonb", time: "bigint", real: "double precision" };
+export const SQLITE_COLUMNS: ColumnTypes = { json: "text", time: "integer", real: "real", serial: "integer" };
+export const POSTGRES_COLUMNS: ColumnTypes = {
+  json: "jsonb",
+  time: "bigint",
+  real: "double precision",
+  serial: "bigserial",
+};
 
 /** Schema changes in order; a released one is never edited. */
 function migrations(types: ColumnTypes): Record<string, Migration> {
@@ -156,6 +163,60 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
           .addColumn("at", time, (column) => column.notNull())
           .execute();
         await db.schema.createIndex("audit_sandbox").on("audit").columns(["account", "sandbox_id"]).execute();
+      },
+    },
+    "0003_events_webhooks_max_lifetime": {
+      async up(db: Kysely<unknown>): Promise<void> {
+        const json = sql.raw<string>(types.json);
+        const time = sql.raw<number>(types.time);
+        await db.schema.alterTable("sandboxes").addColumn("max_lifetime_at", time).execute();
+        await db.schema
+          .createTable("events")
+          .addColumn("seq", sql.raw(types.serial), (column) =>
+            types.serial === "integer" ? column.primaryKey().autoIncrement() : column.primaryKey(),
+          )
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("tenant", "text", (column) => column.notNull())
+          .addColumn("sandbox_id", "text", (column) => column.notNull())
+          .addColumn("type", "text", (column) => column.notNull())
+          .addColumn("at", time, (column) => column.notNull())
+          .addColumn("body", "text", (column) => column.notNull())
+          .execute();
+        await db.schema
+          .createIndex("events_tenant")
+          .on("events")
+          .columns(["account", "tenant", "seq"])
+          .execute();
+        await db.schema.createIndex("events_sandbox").on("events").columns(["sandbox_id", "seq"]).execute();
+        await db.schema
+          .createTable("webhooks")
+          .addColumn("id", "text", (column) => column.primaryKey())
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("tenant", "text")
+          .addColumn("url", "text", (column) => column.notNull())
+          .addColumn("types", json, (column) => column.notNull())
+          .addColumn("description", "text", (column) => column.notNull())
+          .addColumn("secret", "text", (column) => column.notNull())
+          .addColumn("enabled", "integer", (column) => column.notNull())
+          .addColumn("disabled_because", "text")
+          .addColumn("after_seq", time, (column) => column.notNull())
+          .addColumn("created_at", time, (column) => column.notNull())
+          .addColumn("last_delivered_at", time)
+          .addColumn("last_error", "text")
+          .execute();
+        await db.schema
+          .createTable("webhook_deliveries")
+          .addColumn("webhook_id", "text", (column) => column.notNull())
+          .addColumn("seq", time, (column) => column.notNull())
+          .addColumn("attempts", "integer", (column) => column.notNull())
+          .addColumn("next_at", time)
+          .addPrimaryKeyConstraint("webhook_deliveries_pk", ["webhook_id", "seq"])
+          .execute();
+        await db.schema
+          .createIndex("webhook_deliveries_due")
+          .on("webhook_deliveries")
+          .columns(["webhook_id", "next_at"])
+          .execute();
       },
     },
   };

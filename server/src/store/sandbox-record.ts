@@ -44,6 +44,8 @@ export interface SandboxRecord {
   readonly expiresAt: number | null;
   readonly lastActivityAt: number;
   readonly endedAt: number | null;
+  /** The absolute end, whatever its clocks say; null for none. */
+  readonly maxLifetimeAt: number | null;
 }
 
 /** JSON column to value: SQLite gives text, PostgreSQL the parsed value. */
@@ -85,6 +87,7 @@ export function toSandboxRecord(row: Selectable<SandboxTable>): SandboxRecord {
     expiresAt: row.expires_at,
     lastActivityAt: row.last_activity_at,
     endedAt: row.ended_at,
+    maxLifetimeAt: row.max_lifetime_at,
   };
   return record as SandboxRecord;
 }

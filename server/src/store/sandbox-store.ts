@@ -10,6 +10,7 @@ import {
 } from "@torpor/protocol";
 import type { HostScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
+import { EventStore, type EventWriter } from "./event-store.ts";
 import { decodeCursor, toPage } from "./page-cursor.ts";
 import { type SandboxRecord, toSandboxRecord } from "./sandbox-record.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
@@ -33,6 +34,8 @@ export interface NewSandbox {
   onIdle: OnIdle;
   retentionSeconds: number | null;
   autoWake: boolean;
+  /** Default null: none. */
+  maxLifetimeAt?: number | null;
 }
 
 /** What may change together with a state. */
@@ -70,10 +73,13 @@ export interface SandboxFilter {
 export class SandboxStore {
   readonly #db: Kysely<Tables>;
   readonly #kind: Database["kind"];
+  readonly #events: EventWriter;
 
-  constructor(database: Database) {
+  /** @param events told of every move, in the transaction of the move */
+  constructor(database: Database, events: EventWriter = new EventStore(database)) {
     this.#db = database.db;
     this.#kind = database.kind;
+    this.#events = events;
   }
 
   /** Commits a record in state `creating`, generation 1. */
@@ -107,14 +113,20 @@ export class SandboxStore {
       expires_at: sandbox.expiresAt,
       last_activity_at: sandbox.createdAt,
       ended_at: null,
+      max_lifetime_at: sandbox.maxLifetimeAt ?? null,
     };
     if (scope.tenant !== null && scope.tenant !== sandbox.tenant) {
       throw new Error(
         `a key bound to tenant ${scope.tenant} may not insert a sandbox of tenant ${sandbox.tenant}`,
       );
     }
-    await this.#db.insertInto("sandboxes").values(row).execute();
-    return toSandboxRecord({ ...row, reason: null } as Parameters<typeof toSandboxRecord>[0]);
+    const record = toSandboxRecord({ ...row, reason: null } as Parameters<typeof toSandboxRecord>[0]);
+    await this.#db.transaction().execute(async (transaction) => {
+      await transaction.insertInto("sandboxes").values(row).execute();
+      await this.#events.append(transaction, record, null, {});
+    });
+    this.#events.committed();
+    return record;
   }
 
   /** The caller's sandbox of that id; undefined for one that does not exist and, just the same, for another's. */
@@ -228,7 +240,7 @@ export class SandboxStore {
   ): Promise<SandboxRecord | undefined> {
     if (!canTransition(record.state, state))
       throw new Error(`sandbox ${record.id} cannot go from ${record.state} to ${state}`);
-    return await this.#update(record, { ...columnsOf(changes), state });
+    return await this.#update(record, { ...columnsOf(changes), state }, changes);
   }
 
   /**
@@ -238,20 +250,32 @@ export class SandboxStore {
    */
   async note(record: SandboxRecord, changes: SandboxChanges): Promise<SandboxRecord | undefined> {
     const set = columnsOf(changes);
-    return Object.keys(set).length === 0 ? record : await this.#update(record, set);
+    return Object.keys(set).length === 0 ? record : await this.#update(record, set, changes);
   }
 
-  async #update(record: SandboxRecord, set: Updateable<SandboxTable>): Promise<SandboxRecord | undefined> {
-    const row = await this.#db
-      .updateTable("sandboxes")
-      .set(set)
-      .where("id", "=", record.id)
-      .where("account", "=", record.account)
-      .where("state", "=", record.state)
-      .where("generation", "=", record.generation)
-      .returningAll()
-      .executeTakeFirst();
-    return row === undefined ? undefined : toSandboxRecord(row);
+  /** The move and its event, or neither. */
+  async #update(
+    record: SandboxRecord,
+    set: Updateable<SandboxTable>,
+    changes: SandboxChanges,
+  ): Promise<SandboxRecord | undefined> {
+    const moved = await this.#db.transaction().execute(async (transaction) => {
+      const row = await transaction
+        .updateTable("sandboxes")
+        .set(set)
+        .where("id", "=", record.id)
+        .where("account", "=", record.account)
+        .where("state", "=", record.state)
+        .where("generation", "=", record.generation)
+        .returningAll()
+        .executeTakeFirst();
+      if (row === undefined) return undefined;
+      const after = toSandboxRecord(row);
+      await this.#events.append(transaction, after, record.state, changes);
+      return after;
+    });
+    if (moved !== undefined) this.#events.committed();
+    return moved;
   }
 
   /** Records owner activity; an older time never replaces a newer one. */

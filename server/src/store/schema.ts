@@ -1,4 +1,4 @@
-import type { ColumnType } from "kysely";
+import type { ColumnType, Generated } from "kysely";
 import type { OnExpire, OnIdle, SandboxState } from "@torpor/protocol";
 
 /** JSON: text on SQLite, `jsonb` on PostgreSQL, where the driver gives it back parsed. */
@@ -37,6 +37,8 @@ export interface SandboxTable {
   expires_at: number | null;
   last_activity_at: number;
   ended_at: number | null;
+  /** The absolute end, whatever its clocks say; null for none. */
+  max_lifetime_at: number | null;
 }
 
 export interface KeyTable {
@@ -117,7 +119,50 @@ export interface AuditTable {
   at: number;
 }
 
+interface EventTable {
+  /** In the order of commits: who has read up to one has seen all before it. */
+  seq: Generated<number>;
+  account: string;
+  tenant: string;
+  sandbox_id: string;
+  type: string;
+  at: number;
+  /** JSON of the event without its id. */
+  body: string;
+}
+
+export interface WebhookTable {
+  id: string;
+  account: string;
+  /** Null for all of the account's. */
+  tenant: string | null;
+  url: string;
+  types: JsonColumn;
+  description: string;
+  /** Needed to sign, so it is kept as it is. */
+  secret: string;
+  /** 0 or 1. */
+  enabled: number;
+  disabled_because: string | null;
+  /** Events up to this one have been looked at: each is delivered, or waits as a row of its own. */
+  after_seq: number;
+  created_at: number;
+  last_delivered_at: number | null;
+  last_error: string | null;
+}
+
+interface WebhookDeliveryTable {
+  webhook_id: string;
+  seq: number;
+  attempts: number;
+  /** Null once it is given up. */
+  next_at: number | null;
+}
+
 export interface Tables {
+  events: EventTable;
+  webhooks: WebhookTable;
+  webhook_deliveries: WebhookDeliveryTable;
   snapshots: SnapshotTable;
   sessions: SessionTable;
   audit: AuditTable;

@@ -1,0 +1,224 @@
+import { type Kysely, sql, type Transaction } from "kysely";
+import { systemClock, type Clock } from "@torpor/base";
+import {
+  CodedError,
+  EVENT_TYPES,
+  eventId,
+  type EventType,
+  type SandboxEvent,
+  type SandboxState,
+} from "@torpor/protocol";
+import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { Database } from "./open-database.ts";
+import type { SandboxRecord } from "./sandbox-record.ts";
+import type { SandboxChanges } from "./sandbox-store.ts";
+import type { Tables } from "./schema.ts";
+
+/** Who is told of a record's moves. */
+export interface EventWriter {
+  /** Adds the event of a move to the transaction that makes it. `from` is null for a record that is new. */
+  append(
+    transaction: Transaction<Tables>,
+    after: SandboxRecord,
+    from: SandboxState | null,
+    changes: SandboxChanges,
+  ): Promise<void>;
+  /** The transaction is committed. */
+  committed(): void;
+}
+
+/** Whose events are read: a caller's, or those a webhook is for. */
+export type EventScope = Pick<TenantScope, "account" | "tenant">;
+
+export interface EventFilter {
+  /** Events after this number. */
+  after: number;
+  sandboxId?: string;
+  tenant?: string;
+  limit: number;
+}
+
+/** An event with its number in the log. */
+export interface LoggedEvent {
+  seq: number;
+  event: SandboxEvent;
+}
+
+/** Any number that is ours alone: PostgreSQL's advisory locks are named by numbers. */
+const APPEND_LOCK = 7_266_355_041;
+
+/**
+ * The log of what happened to sandboxes. Numbers follow the order of commits: on SQLite because it has one writer, on
+ * PostgreSQL because a lock is held from the taking of a number to the commit. So a reader that has come to one number
+ * never finds a smaller one later.
+ */
+export class EventStore implements EventWriter {
+  readonly #db: Kysely<Tables>;
+  readonly #kind: Database["kind"];
+  readonly #clock: Clock;
+  readonly #onCommitted: () => void;
+
+  constructor(database: Database, clock: Clock = systemClock, onCommitted: () => void = () => {}) {
+    this.#db = database.db;
+    this.#kind = database.kind;
+    this.#clock = clock;
+    this.#onCommitted = onCommitted;
+  }
+
+  async append(
+    transaction: Transaction<Tables>,
+    after: SandboxRecord,
+    from: SandboxState | null,
+    changes: SandboxChanges,
+  ): Promise<void> {
+    const type: EventType = from === after.state ? "sandbox.updated" : `sandbox.${after.state}`;
+    const at = this.#clock.now();
+    const body: Omit<SandboxEvent, "id"> = {
+      type,
+      at: new Date(at).toISOString(),
+      sandbox_id: after.id,
+      tenant: after.tenant,
+      generation: after.generation,
+      state: after.state,
+      previous_state: from,
+      reason: after.reason,
+      changes: wireChanges(changes),
+    };
+    if (this.#kind === "postgres")
+      await sql`select pg_advisory_xact_lock(${sql.lit(APPEND_LOCK)})`.execute(transaction);
+    await transaction
+      .insertInto("events")
+      .values({
+        account: after.account,
+        tenant: after.tenant,
+        sandbox_id: after.id,
+        type,
+        at,
+        body: JSON.stringify(body),
+      })
+      .execute();
+  }
+
+  committed(): void {
+    this.#onCommitted();
+  }
+
+  /** Number of the newest event; 0 before the first. */
+  async lastSeq(): Promise<number> {
+    const row = await this.#db
+      .selectFrom("events")
+      .select((query) => query.fn.max("seq").as("seq"))
+      .executeTakeFirst();
+    return row?.seq ?? 0;
+  }
+
+  /** The largest number below everything that is kept: what comes after it can be read without a gap. */
+  async floor(): Promise<number> {
+    const row = await this.#db
+      .selectFrom("events")
+      .select((query) => query.fn.min("seq").as("seq"))
+      .executeTakeFirst();
+    return row?.seq == null ? 0 : row.seq - 1;
+  }
+
+  /**
+   * Says that events after `after` can be given without a gap.
+   *
+   * @throws CodedError events_expired when some are no longer kept, or when no such event was ever written here
+   */
+  async requireKept(after: number): Promise<void> {
+    const [floor, last] = [await this.floor(), await this.lastSeq()];
+    if (after < floor) {
+      throw new CodedError(
+        "events_expired",
+        `cannot resume after ${eventId(after)}: events up to ${eventId(floor)} are no longer kept, so some may have been missed; read the state with GET /v1/sandboxes, then go on with after=oldest or after=now`,
+        { details: { after: eventId(after), oldest_id: eventId(floor + 1), newest_id: eventId(last) } },
+      );
+    }
+    if (after > last) {
+      throw new CodedError(
+        "events_expired",
+        `cannot resume after ${eventId(after)}: the newest event here is ${eventId(last)}, so that id is from another store; read the state with GET /v1/sandboxes, then go on with after=oldest or after=now`,
+        { details: { after: eventId(after), newest_id: eventId(last) } },
+      );
+    }
+  }
+
+  /** Events in order, the caller's alone. */
+  async read(scope: EventScope, filter: EventFilter): Promise<LoggedEvent[]> {
+    let query = this.#db
+      .selectFrom("events")
+      .select(["seq", "body"])
+      .where("account", "=", scope.account)
+      .where("seq", ">", filter.after);
+    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
+    if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
+    if (filter.sandboxId !== undefined) query = query.where("sandbox_id", "=", filter.sandboxId);
+    const rows = await query.orderBy("seq").limit(filter.limit).execute();
+    return rows.map(({ seq, body }) => ({ seq, event: toEvent(seq, body) }));
+  }
+
+  /** The events of these numbers that are still kept. */
+  async byNumber(scope: EventScope, numbers: readonly number[]): Promise<Map<number, SandboxEvent>> {
+    if (numbers.length === 0) return new Map();
+    let query = this.#db
+      .selectFrom("events")
+      .select(["seq", "body"])
+      .where("account", "=", scope.account)
+      .where("seq", "in", [...numbers]);
+    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
+    return new Map((await query.execute()).map(({ seq, body }) => [seq, toEvent(seq, body)]));
+  }
+
+  /**
+   * Forgets at most `limit` events that are older than `before` or beyond the newest `keep`; never the newest one, from
+   * which it is known what is kept.
+   *
+   * @returns how many
+   */
+  async purge(before: number, keep: number, limit: number): Promise<number> {
+    const last = await this.lastSeq();
+    const result = await this.#db
+      .deleteFrom("events")
+      .where("seq", "in", (query) =>
+        query
+          .selectFrom("events")
+          .select("seq")
+          .where("seq", "<", last)
+          .where((where) => where.or([where("at", "<", before), where("seq", "<=", last - keep)]))
+          .orderBy("seq")
+          .limit(limit),
+      )
+      .executeTakeFirst();
+    return Number(result.numDeletedRows);
+  }
+}
+
+function toEvent(seq: number, body: string): SandboxEvent {
+  return { id: eventId(seq), ...(JSON.parse(body) as Omit<SandboxEvent, "id">) };
+}
+
+/** Whether `text` is the type of an event. */
+export function isEventType(text: string): text is EventType {
+  return EVENT_TYPES.some((type) => type === text);
+}
+
+const isoOrNull = (unixMs: number | null): string | null =>
+  unixMs === null ? null : new Date(unixMs).toISOString();
+
+/** The changes as the API names them; what an event tells by itself (reason, generation) and proofs are left out. */
+function wireChanges(changes: SandboxChanges): Record<string, unknown> {
+  const wire: Record<string, unknown> = {};
+  if (changes.expiresAt !== undefined) wire["expires_at"] = isoOrNull(changes.expiresAt);
+  if (changes.startedAt !== undefined) wire["started_at"] = isoOrNull(changes.startedAt);
+  if (changes.endedAt !== undefined) wire["ended_at"] = isoOrNull(changes.endedAt);
+  if (changes.image !== undefined) wire["image"] = changes.image;
+  if (changes.driver !== undefined) wire["driver"] = changes.driver;
+  if (changes.onExpire !== undefined) wire["on_expire"] = changes.onExpire;
+  if (changes.persistent !== undefined) wire["persistent"] = changes.persistent;
+  if (changes.idleTimeoutSeconds !== undefined) wire["idle_timeout_seconds"] = changes.idleTimeoutSeconds;
+  if (changes.onIdle !== undefined) wire["on_idle"] = changes.onIdle;
+  if (changes.retentionSeconds !== undefined) wire["retention_seconds"] = changes.retentionSeconds;
+  if (changes.autoWake !== undefined) wire["auto_wake"] = changes.autoWake;
+  return wire;
+}
