@@ -5,6 +5,7 @@ import { registerCp } from "./commands/cp.ts";
 import { registerCreate } from "./commands/create.ts";
 import { registerDoctor } from "./commands/doctor.ts";
 import { registerDown } from "./commands/down.ts";
+import { registerEvents } from "./commands/events.ts";
 import { registerExec } from "./commands/exec.ts";
 import { registerFork } from "./commands/fork.ts";
 import { registerKey } from "./commands/key.ts";
@@ -42,6 +43,7 @@ const REGISTRATIONS = [
   registerState,
   registerCode,
   registerLogs,
+  registerEvents,
   registerTemplate,
   registerKey,
   registerCompletion,

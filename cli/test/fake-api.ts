@@ -108,6 +108,23 @@ export class FakeApi implements AsyncDisposable {
       return json(200, { items: [...this.snapshots.values()], next_cursor: null });
     const [, snapshotId] = /^\/v1\/snapshots\/([^/]+)$/.exec(url.pathname) ?? [];
     if (snapshotId !== undefined) return json(200, { deleted: this.snapshots.delete(snapshotId) });
+    if (url.pathname === "/v1/events" || url.pathname.endsWith("/events")) {
+      response.writeHead(200, { "content-type": "application/x-ndjson" });
+      const type = url.searchParams.get("types") ?? "sandbox.updated";
+      const event = {
+        id: "evt_7",
+        type,
+        at: "2026-11-29T16:00:00.000Z",
+        sandbox_id: "sfake",
+        tenant: "acme",
+        generation: 1,
+        state: "running",
+        previous_state: "running",
+        reason: null,
+        changes: { on_idle: "pause", tenant: url.searchParams.get("tenant") },
+      };
+      return void response.end(`${JSON.stringify(event)}\n`);
+    }
     const [, id = "", rest = ""] = /^\/v1\/sandboxes\/([^/]+)(.*)$/.exec(url.pathname) ?? [];
     const sandbox = this.sandboxes.get(id);
     if (sandbox === undefined) return refuse(404, "sandbox_not_found", `there is no sandbox ${id}`);

@@ -94,3 +94,13 @@ it("code prints output and value, and fails with the traceback", async () => {
   expect(failed.stderr).toContain("Traceback: no");
   expect(api.commands.at(-1)).toEqual({ code: "x", context_id: "c1", timeout_seconds: 5 });
 });
+
+it("events prints one line each, as JSON when asked, and takes the short names of types", async () => {
+  const all = await cli("events", "--no-follow", "--tenant", "acme");
+  expect(all.stdout).toBe("2026-11-29T16:00:00.000Z sfake updated      on_idle=pause tenant=acme evt_7\n");
+  const id = (await cli("create")).stdout.trim();
+  const one = await cli("events", id, "--no-follow", "--type", "destroyed", "--json");
+  expect(JSON.parse(one.stdout)).toMatchObject({ type: "sandbox.destroyed", changes: { on_idle: "pause" } });
+  expect(await cli("events", id, "--type", "exploded")).toMatchObject({ exitCode: 2 });
+  expect(await cli("events", id, "--tenant", "acme")).toMatchObject({ exitCode: 2 });
+});

@@ -21,6 +21,7 @@ from .errors import (
     ConfigurationError,
     ConflictError,
     ConnectionError,
+    EventsExpiredError,
     InvalidRequestError,
     NoSpaceError,
     NotFoundError,
@@ -32,6 +33,7 @@ from .errors import (
     TorporError,
     UnavailableError,
 )
+from .events import EventStream, SandboxEvent, verify_webhook
 from .exec_result import Command, ExecResult
 from .exec_stream import ExecEnded, ExecEvent, ExecOutput, ExecStarted, ExecStream
 from .file_entry import FileEntry
@@ -65,6 +67,8 @@ __all__ = [
     "ConfigurationError",
     "ConflictError",
     "ConnectionError",
+    "EventStream",
+    "EventsExpiredError",
     "ExecEnded",
     "ExecEvent",
     "ExecOutput",
@@ -88,6 +92,7 @@ __all__ = [
     "RequestIssue",
     "Sandbox",
     "SandboxEndedError",
+    "SandboxEvent",
     "SandboxFilesystem",
     "SandboxInfo",
     "SandboxProcess",
@@ -106,4 +111,5 @@ __all__ = [
     "Unset",
     "UploadContent",
     "__version__",
+    "verify_webhook",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Optional, cast
+from typing import Literal, Optional, Sequence, cast
 
 from ._create_request import MaybeSeconds
 from ._request import UNSET, Request
 from ._sandbox_resource import SandboxResource
+from .events import EventStream
 from .errors import NotFoundError, SandboxEndedError
 from .sandbox_info import SandboxInfo
 from .snapshots import Snapshot, snapshot
@@ -98,6 +99,23 @@ class SandboxLifecycle(SandboxResource):
     def lifecycle(self, *, call_timeout_seconds: Optional[float] = None) -> Lifecycle:
         """Its clocks, and why it is not idle. Never extends anything."""
         return cast(Lifecycle, self._ask("GET", "/lifecycle", None, {}, call_timeout_seconds))
+
+    def events(
+        self, *, after: Optional[str] = None, types: Optional[Sequence[str]] = None, follow: bool = True
+    ) -> EventStream:
+        """What happened and happens to it, from its create to its end, with which it is over. Counts as no activity.
+
+        `after`: `oldest` (the default), `now`, or after the event of this id. `types`: only these, such as
+        `sandbox.hibernated`. `follow=False` ends after what is there.
+        """
+        return EventStream(
+            self._transport,
+            f"{self._path}/events",
+            after=after,
+            types=types,
+            follow=follow,
+            ends_with_sandbox=True,
+        )
 
     def state(self, *, call_timeout_seconds: Optional[float] = None) -> StateInventory:
         """What it holds, by the six kinds of state, and what of it would survive which operation."""

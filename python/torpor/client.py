@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import ssl
 from types import TracebackType
-from typing import Dict, Optional, Type
+from typing import Dict, Optional, Sequence, Type
 
 from ._connection_options import ResolvedConnection, resolve_connection
 from ._transport import Transport
 from .api_keys import ApiKeys
+from .events import EventStream
 from .errors import ConfigurationError
 from .snapshots import Snapshots
 from .templates import Templates
@@ -57,6 +58,23 @@ class Torpor:
     def url(self) -> str:
         """The server's base URL."""
         return self._transport.connection.url
+
+    def events(
+        self,
+        *,
+        after: Optional[str] = None,
+        types: Optional[Sequence[str]] = None,
+        tenant: Optional[str] = None,
+        follow: bool = True,
+    ) -> EventStream:
+        """What happens to all sandboxes the key may see. Wakes nothing and counts as no activity.
+
+        `after`: `now` (the default), `oldest` (all that is kept: 7 days), or after the event of this id. `types`: only
+        these, such as `sandbox.destroyed`. `follow=False` ends after what is there.
+        """
+        return EventStream(
+            self._transport, "/v1/events", after=after, types=types, follow=follow, tenant=tenant
+        )
 
     def close(self) -> None:
         """Closes idle connections. It can be used on; then it opens new ones."""

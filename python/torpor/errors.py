@@ -120,6 +120,10 @@ class SandboxEndedError(TorporError):
         return reason if isinstance(reason, str) else None
 
 
+class EventsExpiredError(TorporError):
+    """410 `events_expired`: the place to go on from is no longer kept, so events may have been missed."""
+
+
 class RateLimitError(TorporError):
     """429 `rate_limited`: too many requests. Raised once the client's own retries are used up."""
 

@@ -106,6 +106,11 @@ export class SandboxEndedError extends TorporError {
   }
 }
 
+/** 410 `events_expired`: the place to go on from is no longer kept, so events may have been missed: read the state anew. */
+export class EventsExpiredError extends TorporError {
+  override readonly name = "EventsExpiredError";
+}
+
 /** 429 `rate_limited`: too many requests. Thrown once the client's own retries are used up. */
 export class RateLimitError extends TorporError {
   override readonly name = "RateLimitError";

@@ -15,6 +15,7 @@ export {
   ConfigurationError,
   ConflictError,
   ConnectionError,
+  EventsExpiredError,
   InvalidRequestError,
   NoSpaceError,
   NotFoundError,
@@ -37,11 +38,13 @@ export type {
   ExecStreamTextOptions,
   ExecTextOptions,
 } from "./exec-options.ts";
+export type { AccountEventOptions, EventOptions, EventStream } from "./event-stream.ts";
 export type { ExecEnd, ExecOutcome, ExecResult } from "./exec-result.ts";
 export type { ExecEvent, ExecStream } from "./exec-stream.ts";
 export type { FileEntry } from "./file-entry.ts";
 export type { FileChange, FileWatcher } from "./file-watcher.ts";
 export { Sandbox } from "./sandbox.ts";
+export type { EventType, SandboxEvent } from "./sandbox-event.ts";
 export type { SandboxCollection } from "./sandbox-collection.ts";
 export type {
   ArchiveOptions,
@@ -63,4 +66,5 @@ export type { TerminalOptions, TerminalRequest } from "./terminal-request.ts";
 export { Torpor } from "./torpor.ts";
 export type { UploadContent } from "./upload-body.ts";
 export { VERSION } from "./version.ts";
+export { verifyWebhook } from "./webhook-event.ts";
 export type { KeyScope } from "./wire.ts";

@@ -4,6 +4,7 @@ import { processEnvironment, resolveConnection, type TorporOptions } from "./con
 import { CodeContexts } from "./code-contexts.ts";
 import { type CodeExecution, runCode, type RunCodeOptions } from "./run-code.ts";
 import type { SandboxCreateOptions } from "./create-sandbox.ts";
+import { type EventOptions, EventStream } from "./event-stream.ts";
 import { NotFoundError, SandboxEndedError, TorporError } from "./errors.ts";
 import type {
   Command,
@@ -225,6 +226,11 @@ export class Sandbox implements AsyncDisposable {
   /** What state it holds, by the six kinds, and for each what would survive what. Counts as no activity. */
   state(options: StateOptions = {}): Promise<SandboxStateInventory> {
     return sandboxState(this.#transport, this.#path, options);
+  }
+
+  /** What happened and happens to it, from its create to its end, with which it is over. Counts as no activity. */
+  events(options: EventOptions = {}): EventStream {
+    return new EventStream(this.#transport, `${this.#path}/events`, options, true);
   }
 
   /** Its three clocks, and what holds it awake. Wakes and extends nothing. */

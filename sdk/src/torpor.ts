@@ -1,5 +1,6 @@
 import { ApiKeys } from "./api-keys.ts";
 import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
+import { type AccountEventOptions, EventStream } from "./event-stream.ts";
 import { Sandbox } from "./sandbox.ts";
 import { SandboxCollection } from "./sandbox-collection.ts";
 import { Snapshots } from "./snapshots.ts";
@@ -14,14 +15,21 @@ export class Torpor {
   readonly snapshots: Snapshots;
   readonly templates: Templates;
   readonly keys: ApiKeys;
+  readonly #transport: Transport;
 
   /** @throws ConfigurationError when the URL or the key cannot be used; a missing key only at the first request */
   constructor(options: TorporOptions = {}) {
     const transport = new Transport(resolveConnection(options, processEnvironment()));
+    this.#transport = transport;
     this.url = transport.url;
     this.sandboxes = new SandboxCollection(transport, (wire) => new Sandbox(transport, wire));
     this.snapshots = new Snapshots(transport);
     this.templates = new Templates(transport);
     this.keys = new ApiKeys(transport);
+  }
+
+  /** What happens to all sandboxes the key may see, from now on. Wakes nothing and counts as no activity. */
+  events(options: AccountEventOptions = {}): EventStream {
+    return new EventStream(this.#transport, "/v1/events", options, false);
   }
 }

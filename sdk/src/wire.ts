@@ -57,6 +57,19 @@ export interface SandboxWire {
   attestation: AttestationWire | null;
 }
 
+export interface EventWire {
+  id: string;
+  type: `sandbox.${SandboxStateWire}` | "sandbox.updated";
+  at: string;
+  sandbox_id: string;
+  tenant: string;
+  generation: number;
+  state: SandboxStateWire;
+  previous_state: SandboxStateWire | null;
+  reason: string | null;
+  changes: Record<string, unknown>;
+}
+
 export interface PageWire<Item> {
   items: Item[];
   next_cursor: string | null;

@@ -27,6 +27,8 @@ export const shapesAgree: [
   Same<wire.SandboxWire, protocol.Sandbox>,
   Same<wire.SandboxStateWire, protocol.SandboxState>,
   Same<wire.AttestationWire, protocol.Attestation>,
+  Same<wire.EventWire, protocol.SandboxEvent>,
+  Same<sdk.EventType, protocol.EventType>,
   Same<wire.PageWire<wire.SandboxWire>, protocol.Page<protocol.Sandbox>>,
   Same<wire.ExecResultWire, protocol.ExecResult>,
   Same<EndLine, Extract<protocol.ExecEvent, { type: "end" }>>,
@@ -50,6 +52,8 @@ export const shapesAgree: [
   Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
   Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
 ] = [
+  true,
+  true,
   true,
   true,
   true,

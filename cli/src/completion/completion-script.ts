@@ -8,6 +8,7 @@ const TAKES_SANDBOX = [
   "exec",
   "rm",
   "logs",
+  "events",
   "cp",
   "hibernate",
   "wake",

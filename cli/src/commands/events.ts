@@ -1,0 +1,70 @@
+import { Command } from "commander";
+import type { EventType, SandboxEvent } from "@torpor/sdk";
+import { EVENT_TYPES } from "@torpor/protocol";
+import { clientFor } from "../api/client.ts";
+import { wireForm } from "../api/wire-form.ts";
+import { type CliContext, invocationOf } from "../context.ts";
+import { UsageError } from "../failure.ts";
+import type { Style } from "../output/style.ts";
+import { Interruption } from "../terminal/interruption.ts";
+import { writeAll } from "../terminal/write-all.ts";
+
+/** `torpor events`: what happens to sandboxes, as it happens. */
+export function registerEvents(program: Command, context: CliContext): void {
+  program
+    .command("events")
+    .summary("follow what happens to sandboxes")
+    .description(
+      "Of one sandbox: its life from its create, and on until its end. Without an id: of all, from now on. A connection that breaks is taken up where it broke. With --json one event a line.",
+    )
+    .argument("[id]", "id of a sandbox")
+    .option("--after <place>", "begin with 'now', 'oldest' (7 days are kept), or after this event id")
+    .option("--type <types>", `only these, separated by commas: ${EVENT_TYPES.join(", ")}`)
+    .option("--tenant <tenant>", "of this tenant only (without an id)")
+    .option("--no-follow", "end after what is there")
+    .action(
+      async (
+        id: string | undefined,
+        flags: { after?: string; type?: string; tenant?: string; follow: boolean },
+        command: Command,
+      ) => {
+        const invocation = invocationOf(context, command);
+        const { after, tenant, follow } = flags;
+        if (id !== undefined && tenant !== undefined)
+          throw new UsageError("--tenant is for the events of all; a sandbox has one tenant: leave it out");
+        using interruption = new Interruption();
+        const options = { after, types: typesOf(flags.type), follow, signal: interruption.signal };
+        const client = clientFor(invocation);
+        const stream =
+          id === undefined
+            ? client.events({ ...options, tenant })
+            : (await client.sandboxes.get(id)).events(options);
+        for await (const event of stream) {
+          const line = invocation.json
+            ? JSON.stringify({ ...(wireForm(event) as object), changes: event.changes })
+            : readable(event, invocation.style);
+          await writeAll(context.stdout, Buffer.from(`${line}\n`));
+        }
+      },
+    );
+}
+
+function typesOf(text: string | undefined): EventType[] | undefined {
+  return text?.split(",").map((word) => {
+    const type = EVENT_TYPES.find((known) => known === word || known === `sandbox.${word}`);
+    if (type === undefined) throw new UsageError(`--type knows ${EVENT_TYPES.join(", ")}; not '${word}'`);
+    return type;
+  });
+}
+
+function readable(event: SandboxEvent, style: Style): string {
+  const { at, sandboxId, type, reason, changes, id } = event;
+  const what = type.slice("sandbox.".length).padEnd(12);
+  const facts = [
+    reason,
+    ...(type === "sandbox.updated"
+      ? Object.entries(changes).map(([name, value]) => `${name}=${String(value)}`)
+      : []),
+  ].filter((fact) => fact !== null);
+  return `${style.dim(at.toISOString())} ${sandboxId} ${what} ${facts.join(" ")} ${style.dim(id)}`.trimEnd();
+}

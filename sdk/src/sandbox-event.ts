@@ -1,0 +1,40 @@
+import type { SandboxState } from "./sandbox-info.ts";
+import type { EventWire } from "./wire.ts";
+
+/** `sandbox.` and the state it entered, or `sandbox.updated`: its clocks or its shape changed. */
+export type EventType = `sandbox.${SandboxState}` | "sandbox.updated";
+
+/** Something that happened to a sandbox. */
+export interface SandboxEvent {
+  /** Unique; a later event has a larger number in it. */
+  id: string;
+  type: EventType;
+  at: Date;
+  sandboxId: string;
+  tenant: string;
+  generation: number;
+  /** State after the event. */
+  state: SandboxState;
+  /** State before it; null for the first event of a sandbox. */
+  previousState: SandboxState | null;
+  /** Why it ended or is ending; null while it lives. */
+  reason: string | null;
+  /** What changed with it, as the wire names and writes it. */
+  changes: Record<string, unknown>;
+}
+
+/** Wire form to ours. */
+export function sandboxEventFromWire(wire: EventWire): SandboxEvent {
+  return {
+    id: wire.id,
+    type: wire.type,
+    at: new Date(wire.at),
+    sandboxId: wire.sandbox_id,
+    tenant: wire.tenant,
+    generation: wire.generation,
+    state: wire.state,
+    previousState: wire.previous_state,
+    reason: wire.reason,
+    changes: wire.changes,
+  };
+}
