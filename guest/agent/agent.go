@@ -89,6 +89,17 @@ func New(o Options) *Agent {
 		DefaultUser:    func() string { return defaults().DefaultUser },
 		DefaultWorkdir: func() string { return defaults().DefaultWorkdir }}
 	a.init.RefitShells = a.table.Shells().Refit
+	a.init.OnFrozen = a.table.Freeze
+	a.init.OnUnlocked = func(isCopy, isWoken bool) {
+		switch {
+		case isCopy:
+			a.table.Thaw(process.CopiedMachine)
+		case isWoken:
+			a.table.Thaw(process.WokenMachine)
+		default:
+			a.table.Thaw(process.SameMachine)
+		}
+	}
 
 	a.files = files.New(paths, a.gate.AuthorizeFile)
 	a.envd = http.NewServeMux()

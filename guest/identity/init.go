@@ -29,6 +29,10 @@ type Initializer struct {
 	RefitShells func(profileMayDiffer bool) bool
 	// SetPidsLimit bounds the users' processes.
 	SetPidsLimit func(int) error
+	// OnFrozen is told of a freeze before the connections are closed, OnUnlocked before the gate opens again: whether the
+	// machine is another than the one that was frozen, or the same in another generation.
+	OnFrozen   func()
+	OnUnlocked func(isCopy, isWoken bool)
 	// CloseStreams closes the connections of all clients other than the one that asks.
 	CloseStreams func(*http.Request)
 	// WarmUp runs a command the way clients do and waits until its shell is replaced.
@@ -223,6 +227,7 @@ func (q *initRequest) identity() *Identity {
 // threads for them costs more in gVisor than it saves.
 func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 	id := q.identity()
+	before := i.Gate.Identity()
 	restore := i.Gate.prepare(id)
 	a := Attestation{Generation: q.Generation, Complete: true}
 	step := func(name string, mandatory bool, do func() (outcome, detail string)) {
@@ -350,6 +355,9 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		return done, fmt.Sprintf("%d run", len(results))
 	})
 	if a.Complete {
+		if before != nil {
+			i.OnUnlocked(before.SandboxID != id.SandboxID, before.Generation != id.Generation)
+		}
 		i.Gate.open(id)
 	} else {
 		restore()

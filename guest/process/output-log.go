@@ -28,12 +28,17 @@ const (
 	replayBytesMax = 1 << 20
 	// replayTotalBytesMax bounds what all processes together keep.
 	replayTotalBytesMax = 32 << 20
+	// Bounds of one part of a stream, and of what all of them together keep as long as there is room for the smallest.
+	partBytesMin    = 64 << 10
+	partBytesMax    = replayBytesMax
+	partsTotalBytes = 16 << 20
 )
 
 // budget counts the output bytes kept by all processes.
 type budget struct {
-	mu   sync.Mutex
-	used int
+	mu      sync.Mutex
+	used    int
+	holding int // readers that keep more than they have yet to read
 }
 
 func (b *budget) add(n int) (over int) {
@@ -41,6 +46,19 @@ func (b *budget) add(n int) (over int) {
 	defer b.mu.Unlock()
 	b.used += n
 	return b.used - replayTotalBytesMax
+}
+
+// partBytes is how much a stream that comes in parts may send at once, which is what is kept for it: less, the more there are.
+func (b *budget) partBytes() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return min(max(partsTotalBytes/max(1, b.holding), partBytesMin), partBytesMax)
+}
+
+func (b *budget) hold(readers int) {
+	b.mu.Lock()
+	b.holding += readers
+	b.mu.Unlock()
 }
 
 type chunk struct {
@@ -119,8 +137,8 @@ func (l *outputLog) mustWait() bool {
 func (l *outputLog) trim(over int) {
 	oldestNeeded := l.first + uint64(len(l.chunks))
 	for r := range l.readers {
-		if r.lossless && r.next < oldestNeeded {
-			oldestNeeded = r.next
+		if r.lossless && r.oldestNeeded() < oldestNeeded {
+			oldestNeeded = r.oldestNeeded()
 		}
 	}
 	drop := 0
@@ -169,6 +187,9 @@ type logReader struct {
 	next     uint64 // number of the chunk to read from
 	offset   int    // bytes of that chunk already read
 	consumed [streamCount]uint64
+	// holds says that output is kept from chunk heldFrom on, also what has been read: for whoever goes on in its place.
+	holds    bool
+	heldFrom uint64
 	// wake holds a token when there may be something new.
 	wake chan struct{}
 }
@@ -193,6 +214,49 @@ func (l *outputLog) reader(fromStart, lossless bool) *logReader {
 	}
 	l.readers[r] = struct{}{}
 	return r
+}
+
+// readerFrom attaches a lossless reader behind the bytes of each stream that its client has. It holds what it reads until
+// it is closed. False when the client claims more than there has been.
+func (l *outputLog) readerFrom(has [streamCount]uint64) (*logReader, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := &logReader{log: l, lossless: true, wake: make(chan struct{}, 1), consumed: has, next: l.first, holds: true, heldFrom: l.first}
+	for s := range has {
+		if has[s] > l.stored[s] {
+			return nil, false
+		}
+		r.lag += min(l.held[s], int(l.stored[s]-has[s]))
+	}
+	for n := range l.chunks {
+		if c := &l.chunks[n]; c.start+uint64(len(c.data)) > has[c.stream] {
+			break
+		}
+		r.heldFrom++
+	}
+	if last := l.first + uint64(len(l.chunks)); r.heldFrom == last && last > l.first {
+		r.heldFrom-- // the newest chunk may still grow
+	}
+	l.readers[r] = struct{}{}
+	l.budget.hold(1)
+	return r, true
+}
+
+// skip leaves out what the client has of each stream already. It must be called before the first take.
+func (r *logReader) skip(has [streamCount]uint64) {
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	for s := range has {
+		r.consumed[s] = max(r.consumed[s], min(has[s], r.log.stored[s]))
+	}
+}
+
+// oldestNeeded is the chunk that is to be kept for r.
+func (r *logReader) oldestNeeded() uint64 {
+	if r.holds {
+		return r.heldFrom
+	}
+	return r.next
 }
 
 func (r *logReader) notify() {
@@ -221,8 +285,12 @@ func (r *logReader) take() (stream Stream, data []byte, lost uint64, ok bool) {
 			r.offset = 0
 			continue
 		}
-		data = c.data[r.offset:len(c.data):len(c.data)]
 		at := c.start + uint64(r.offset)
+		if has := r.consumed[c.stream]; at < has { // its client has that from an earlier stream
+			r.offset += int(min(has-at, uint64(len(c.data)-r.offset)))
+			continue
+		}
+		data = c.data[r.offset:len(c.data):len(c.data)]
 		lost = at - r.consumed[c.stream]
 		r.consumed[c.stream] = at + uint64(len(data))
 		r.offset = len(c.data)
@@ -237,9 +305,16 @@ func (r *logReader) take() (stream Stream, data []byte, lost uint64, ok bool) {
 }
 
 func (r *logReader) close() {
-	r.log.mu.Lock()
-	delete(r.log.readers, r)
-	r.log.room.Broadcast()
-	r.log.trim(0)
-	r.log.mu.Unlock()
+	l := r.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, open := l.readers[r]; !open {
+		return
+	}
+	delete(l.readers, r)
+	if r.holds {
+		l.budget.hold(-1)
+	}
+	l.room.Broadcast()
+	l.trim(l.budget.add(0))
 }

@@ -45,7 +45,7 @@ func (t *Table) start(r *http.Request, request *startRequest, sender *wire.Sende
 	if execID != "" {
 		claimed, mine := t.claim(execID)
 		if !mine {
-			return t.attachToExecution(r, claimed, sender)
+			return t.attachToExecution(r, claimed, request.Torpor.Resumable, sender)
 		}
 		settled := false
 		defer func() {
@@ -69,15 +69,23 @@ func (t *Table) start(r *http.Request, request *startRequest, sender *wire.Sende
 }
 
 func (t *Table) watchStarted(r *http.Request, request *startRequest, p *process, sender *wire.Sender, timeout time.Duration) error {
-	w := &watching{process: p, reader: p.log.reader(true, true), sender: sender, extended: p.extended}
+	epoch := t.epoch()
+	w := &watching{process: p, sender: sender, extended: p.extended}
 	if p.extended {
 		w.hold = startHold
 	}
+	if request.Torpor != nil && request.Torpor.Resumable {
+		w.reader, _ = p.log.readerFrom([streamCount]uint64{})
+		p.seat.take(w.reader, epoch)
+		p.run()
+		return t.sit(r, w, epoch)
+	}
+	w.reader = p.log.reader(true, true)
 	p.run()
 	err := w.run(r.Context(), keepaliveInterval(r))
 	w.reader.close()
 	if err != nil {
-		if request.Torpor != nil && request.Torpor.KillOnDisconnect {
+		if p.killOnDisconnect && t.epoch() == epoch { // a freeze is nobody's leaving
 			p.terminate(killGraceDefault)
 		}
 		return err
@@ -88,8 +96,45 @@ func (t *Table) watchStarted(r *http.Request, request *startRequest, p *process,
 	return nil
 }
 
-// attachToExecution serves a repeated start: the command is not run again.
-func (t *Table) attachToExecution(r *http.Request, e *execution, sender *wire.Sender) error {
+// sit serves one part of the stream that the process is held up for. When its client leaves, what holds for the process
+// then is done; when a freeze cuts it, the seat waits for it to come back.
+func (t *Table) sit(r *http.Request, w *watching, epoch uint64) error {
+	p := w.process
+	w.partBytes = t.budget.partBytes()
+	err := w.run(r.Context(), keepaliveInterval(r))
+	switch {
+	case err == nil:
+		p.seat.leave(w.reader)
+	case err == errPartSent:
+		p.reserve(w.reader, nextPartWithin) // before its client knows, who may be quick
+		return nil
+	case t.epoch() != epoch && p.disowned.Load():
+		p.seat.leave(w.reader)
+	case t.epoch() != epoch:
+		p.reserve(w.reader, returnWithin)
+	default:
+		p.abandon(w.reader)
+	}
+	return err
+}
+
+// resume goes on with a stream of which the client has the bytes said.
+func (t *Table) resume(r *http.Request, p *process, from streamOffsets, sender *wire.Sender) error {
+	epoch := t.epoch()
+	reader, ok := p.log.readerFrom(from.array())
+	if !ok {
+		return wire.Errorf(wire.InvalidArgument, "field torpor.from claims more bytes than process %d has written", p.pid)
+	}
+	if !p.seat.take(reader, epoch) {
+		reader.close()
+		return wire.Errorf(wire.FailedPrecondition, "process %d is followed by the one who started it; connect without torpor.hold", p.pid)
+	}
+	return t.sit(r, &watching{process: p, reader: reader, sender: sender, extended: true}, epoch)
+}
+
+// attachToExecution serves a repeated start: the command is not run again. One that may be a second attempt of the first
+// takes the seat if it is free.
+func (t *Table) attachToExecution(r *http.Request, e *execution, resumable bool, sender *wire.Sender) error {
 	select {
 	case <-e.ready:
 	case <-r.Context().Done():
@@ -98,11 +143,19 @@ func (t *Table) attachToExecution(r *http.Request, e *execution, sender *wire.Se
 	if e.process == nil {
 		return e.err
 	}
-	return t.follow(r, e.process, sender, true, true)
+	p, epoch := e.process, t.epoch()
+	if resumable && !p.isEnded() {
+		if reader, ok := p.log.readerFrom([streamCount]uint64{}); ok && p.seat.take(reader, epoch) {
+			return t.sit(r, &watching{process: p, reader: reader, sender: sender, extended: true}, epoch)
+		} else if ok {
+			reader.close()
+		}
+	}
+	return t.follow(r, p, p.log.reader(true, false), sender, true)
 }
 
-func (t *Table) follow(r *http.Request, p *process, sender *wire.Sender, replay, extended bool) error {
-	w := &watching{process: p, reader: p.log.reader(replay, !extended), sender: sender, extended: extended}
+func (t *Table) follow(r *http.Request, p *process, reader *logReader, sender *wire.Sender, extended bool) error {
+	w := &watching{process: p, reader: reader, sender: sender, extended: extended}
 	defer w.reader.close()
 	return w.run(r.Context(), keepaliveInterval(r))
 }
@@ -111,7 +164,21 @@ type connectRequest struct {
 	Process Selector `json:"process"`
 	Torpor  *struct {
 		Replay bool `json:"replay"`
+		// From is what the client has of each stream already.
+		From streamOffsets `json:"from"`
+		// Hold goes on with a resumable start's stream.
+		Hold bool `json:"hold"`
 	} `json:"torpor"`
+}
+
+type streamOffsets struct {
+	Stdout uint64 `json:"stdout"`
+	Stderr uint64 `json:"stderr"`
+	Pty    uint64 `json:"pty"`
+}
+
+func (s streamOffsets) array() [streamCount]uint64 {
+	return [streamCount]uint64{Stdout: s.Stdout, Stderr: s.Stderr, Terminal: s.Pty}
 }
 
 func (t *Table) connect(r *http.Request, request *connectRequest, sender *wire.Sender) error {
@@ -129,8 +196,15 @@ func (t *Table) connect(r *http.Request, request *connectRequest, sender *wire.S
 		r = r.WithContext(ctx)
 	}
 	extended := request.Torpor != nil || request.Process.Torpor != nil
-	replay := request.Torpor != nil && request.Torpor.Replay
-	err = t.follow(r, p, sender, replay, extended)
+	if request.Torpor != nil && request.Torpor.Hold {
+		err = t.resume(r, p, request.Torpor.From, sender)
+	} else {
+		reader := p.log.reader(request.Torpor != nil && request.Torpor.Replay, !extended)
+		if request.Torpor != nil && request.Torpor.Replay {
+			reader.skip(request.Torpor.From.array())
+		}
+		err = t.follow(r, p, reader, sender, extended)
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return wire.Errorf(wire.DeadlineExceeded, "the connection to process %d reached its limit of %v; the process goes on", p.pid, timeout)
 	}
@@ -178,15 +252,15 @@ type processInput struct {
 	Pty   *wire.Bytes `json:"pty"`
 }
 
-func (p *process) input(ctx context.Context, in processInput) error {
+func (p *process) input(ctx context.Context, id string, in processInput) error {
 	switch {
 	case in.Pty != nil:
-		return p.write(ctx, *in.Pty, true)
+		return p.write(ctx, id, *in.Pty, true)
 	case in.Stdin != nil:
 		if p.terminal != nil {
 			return wire.Errorf(wire.Internal, "error writing to stdin: process %d is on a terminal; send the input as pty", p.pid)
 		}
-		return p.write(ctx, *in.Stdin, false)
+		return p.write(ctx, id, *in.Stdin, false)
 	}
 	return wire.Errorf(wire.InvalidArgument, "field input holds neither stdin nor pty")
 }
@@ -194,6 +268,10 @@ func (p *process) input(ctx context.Context, in processInput) error {
 type sendInputRequest struct {
 	Process Selector     `json:"process"`
 	Input   processInput `json:"input"`
+	Torpor  *struct {
+		// InputID makes sure that a piece of input that is sent again is written once.
+		InputID string `json:"inputId"`
+	} `json:"torpor"`
 }
 
 func (t *Table) sendInput(r *http.Request, request *sendInputRequest) (any, error) {
@@ -201,7 +279,14 @@ func (t *Table) sendInput(r *http.Request, request *sendInputRequest) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	return struct{}{}, p.input(r.Context(), request.Input)
+	id := ""
+	if request.Torpor != nil {
+		id = request.Torpor.InputID
+	}
+	if len(id) > execIDBytesMax {
+		return nil, wire.Errorf(wire.InvalidArgument, "field torpor.inputId is %d bytes long; at most %d", len(id), execIDBytesMax)
+	}
+	return struct{}{}, p.input(r.Context(), id, request.Input)
 }
 
 type streamInputMessage struct {
@@ -242,7 +327,7 @@ func (t *Table) readInputs(r *http.Request) error {
 		case message.Data != nil && p == nil:
 			err = wire.Errorf(wire.InvalidArgument, "the first message must be start")
 		case message.Data != nil:
-			err = p.input(r.Context(), message.Data.Input)
+			err = p.input(r.Context(), "", message.Data.Input)
 		}
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -49,16 +50,22 @@ type process struct {
 	sources   []*source
 	terminal  *os.File
 
+	killOnDisconnect bool
+	// disowned is set in a copy and after a sleep: whoever started the process is not attached to this incarnation.
+	disowned atomic.Bool
+	seat     seat
+
 	reaped      chan struct{}
 	exit        reaper.Exit   // set when reaped is closed
 	endEarly    chan struct{} // closed when a kill makes waiting for end of file pointless
 	ended       chan struct{}
 	end         end // set when ended is closed
-	deadline    *time.Timer
+	deadline    *runningTime
 	terminated  chan struct{} // closed when the deadline's work is done
 	killedEarly sync.Once
 
-	writing  sync.Mutex // held by the one who writes to stdin or the terminal
+	writing  sync.Mutex    // held by the one who writes to stdin or the terminal
+	inputs   inputProgress // guarded by writing
 	mu       sync.Mutex
 	stdin    *os.File // nil when closed or never opened
 	timedOut bool
@@ -113,7 +120,7 @@ func (p *process) onReaped(exit reaper.Exit) {
 
 func (p *process) finish() {
 	<-p.reaped
-	if p.deadline != nil && !p.deadline.Stop() {
+	if p.deadline != nil && !p.deadline.stop() {
 		<-p.terminated // the deadline has passed: the rest of the tree ends first, its last output included
 	}
 	p.closeStdin()
@@ -199,9 +206,9 @@ func (p *process) terminate(grace time.Duration) {
 	}
 }
 
-// setTimeout ends the process after timeout, counted from now. It must be called before run.
+// setTimeout ends the process after timeout, counted from now while the machine runs. It must be called before run.
 func (p *process) setTimeout(timeout, grace time.Duration) {
-	p.deadline = time.AfterFunc(timeout, func() {
+	p.deadline = afterRunning(timeout, func() {
 		p.mu.Lock()
 		p.timedOut = !p.isReaped()
 		timedOut := p.timedOut
@@ -224,10 +231,18 @@ func (p *process) closeStdin() {
 }
 
 // write gives the process input. Errors: [*wire.Error] when it takes none.
-// A process that does not read holds the writer up until ctx ends.
-func (p *process) write(ctx context.Context, data []byte, toTerminal bool) error {
+// A process that does not read holds the writer up until ctx ends. What has an id is written once, however often and in
+// however many attempts it is sent; empty for none.
+func (p *process) write(ctx context.Context, id string, data []byte, toTerminal bool) error {
 	p.writing.Lock()
 	defer p.writing.Unlock()
+	if err := ctx.Err(); err != nil {
+		return wire.Errorf(wire.Canceled, "the caller left before process %d had read its input", p.pid)
+	}
+	written := min(p.inputs.written(id), len(data))
+	if id != "" && written == len(data) && p.inputs.knows(id) {
+		return nil
+	}
 	target := p.terminal
 	if !toTerminal {
 		p.mu.Lock()
@@ -241,7 +256,8 @@ func (p *process) write(ctx context.Context, data []byte, toTerminal bool) error
 		return wire.Errorf(wire.Internal, "error writing to stdin: stdin not enabled or closed")
 	}
 	stop := context.AfterFunc(ctx, func() { _ = target.SetWriteDeadline(time.Unix(1, 0)) })
-	_, err := target.Write(data)
+	n, err := target.Write(data[written:])
+	p.inputs.note(id, written+n)
 	if !stop() {
 		_ = target.SetWriteDeadline(time.Time{})
 	}

@@ -46,6 +46,7 @@ type extension struct {
 	MaxOutputBytes   int64      `json:"maxOutputBytes"`
 	Stdin            wire.Bytes `json:"stdin"`
 	KillOnDisconnect bool       `json:"killOnDisconnect"`
+	Resumable        bool       `json:"resumable"`
 	User             string     `json:"user"`
 }
 
@@ -87,6 +88,8 @@ func (s *startRequest) check() error {
 			return wire.Errorf(wire.InvalidArgument, "field torpor.maxOutputBytes is %d; it must be 0 (no limit) or more", t.MaxOutputBytes)
 		case t.KillGraceMs != nil && (*t.KillGraceMs < 0 || *t.KillGraceMs > timeoutMsMax):
 			return wire.Errorf(wire.InvalidArgument, "field torpor.killGraceMs is %d; it must be from 0 to %d", *t.KillGraceMs, timeoutMsMax)
+		case t.Resumable && t.ExecID == "":
+			return wire.Errorf(wire.InvalidArgument, "field torpor.resumable needs torpor.execId, by which the stream is gone on with")
 		case len(t.ExecID) > execIDBytesMax:
 			return wire.Errorf(wire.InvalidArgument, "field torpor.execId is %d bytes long; at most %d", len(t.ExecID), execIDBytesMax)
 		case t.Stdin != nil && s.Pty != nil:
@@ -319,7 +322,7 @@ func (l *launching) fill(p *process) {
 	}
 	p.tag, p.userName = l.request.Tag, l.user.Name
 	if t := l.request.Torpor; t != nil {
-		p.extended, p.execID = true, t.ExecID
+		p.extended, p.execID, p.killOnDisconnect = true, t.ExecID, t.KillOnDisconnect
 	}
 }
 
@@ -336,7 +339,7 @@ func (l *launching) watch(p *process, timeout time.Duration) {
 		}
 		if t.Stdin != nil {
 			go func() {
-				_ = p.write(context.Background(), t.Stdin, false) // a process need not read its input
+				_ = p.write(context.Background(), "", t.Stdin, false) // a process need not read its input
 				p.closeStdin()
 			}()
 		}

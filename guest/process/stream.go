@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -36,9 +37,16 @@ type watching struct {
 	sender   *wire.Sender
 	extended bool
 	hold     time.Duration
+	// partBytes is after how much output the stream ends, to be gone on with; zero for never.
+	partBytes int
+	sentBytes int
 }
 
-// run sends the process's events until its end, until the client leaves (wire.ErrClientLeft) or until ctx ends.
+// errPartSent is what run gives when the stream is to be gone on with in a next part.
+var errPartSent = errors.New("the part is sent")
+
+// run sends the process's events until its end, until the part is sent (errPartSent), until the client leaves
+// (wire.ErrClientLeft) or until ctx ends.
 func (w *watching) run(ctx context.Context, keepalive time.Duration) error {
 	w.sender.Append(func(b []byte) []byte {
 		return append(strconv.AppendInt(append(b, `{"event":{"start":{"pid":`...), int64(w.process.pid), 10), `}}}`...)
@@ -95,6 +103,11 @@ func (w *watching) sendAvailable() error {
 			}
 			return append(b, `}}}`...)
 		})
+		w.sentBytes += len(data)
+		if w.partBytes > 0 && w.sentBytes >= w.partBytes {
+			w.sender.Append(func(b []byte) []byte { return append(b, `{"event":{"continue":{}}}`...) })
+			return errPartSent
+		}
 		if w.sender.Pending() >= ChunkBytesMax {
 			if err := w.sender.Flush(); err != nil {
 				return err

@@ -42,6 +42,9 @@ type Table struct {
 	ended   []*process // oldest first
 	running int
 	sweep   *time.Timer
+	// freezes counts them; frozen is true from one until the thaw after it.
+	freezes uint64
+	frozen  bool
 }
 
 // execution makes starts with an execID happen once: whoever comes second waits for ready and attaches.

@@ -1,0 +1,99 @@
+package process
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// nextPartWithin is how long the next part of a stream that comes in parts may take to be asked for.
+	nextPartWithin = 5 * time.Second
+	// returnWithin is how long the streams that a freeze cut may take to come back, counted while the machine runs unlocked.
+	returnWithin = 30 * time.Second
+)
+
+// seat is the place of the one stream that a process is held up for, so that it loses nothing: the stream of its start, or
+// one that took its place. A stream that was cut by a freeze, or that ended to be gone on with in a next part, leaves the
+// seat reserved: its reader stays, output is kept from where it began, and the process waits once its pipes are full.
+type seat struct {
+	mu     sync.Mutex
+	reader *logReader   // nil when the seat is empty
+	epoch  uint64       // of the table when reader took it
+	expiry *runningTime // set while the seat is reserved
+}
+
+// take gives the seat to a reader, unless one of this epoch sits there.
+func (s *seat) take(reader *logReader, epoch uint64) bool {
+	s.mu.Lock()
+	if s.reader != nil && s.expiry == nil && s.epoch == epoch {
+		s.mu.Unlock()
+		return false
+	}
+	before := s.empty()
+	s.reader, s.epoch = reader, epoch
+	s.mu.Unlock()
+	if before != nil {
+		before.close()
+	}
+	return true
+}
+
+// leave gives the seat up. False when another has taken it meanwhile.
+func (s *seat) leave(reader *logReader) bool {
+	s.mu.Lock()
+	mine := s.reader == reader
+	if mine {
+		s.empty()
+	}
+	s.mu.Unlock()
+	reader.close()
+	return mine
+}
+
+// reserve keeps the seat for a successor of reader, for a while.
+func (s *seat) reserve(reader *logReader, within time.Duration, expire func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reader == reader {
+		s.expiry = afterRunning(within, expire)
+	}
+}
+
+// clear empties the seat, whoever has it.
+func (s *seat) clear() {
+	s.mu.Lock()
+	reader := s.empty()
+	s.mu.Unlock()
+	if reader != nil {
+		reader.close()
+	}
+}
+
+// empty must be called with mu held.
+func (s *seat) empty() *logReader {
+	reader := s.reader
+	s.reader = nil
+	if s.expiry != nil {
+		s.expiry.stop()
+		s.expiry = nil
+	}
+	return reader
+}
+
+// reserve leaves p's seat for the stream that is to go on where reader's has ended.
+func (p *process) reserve(reader *logReader, within time.Duration) {
+	p.seat.reserve(reader, within, func() {
+		if p.table.isFrozen() { // nobody can come yet
+			p.reserve(reader, returnWithin)
+			return
+		}
+		p.abandon(reader)
+	})
+}
+
+// abandon gives p's seat up for good: whoever started the process has left it, or what holds for them is over.
+func (p *process) abandon(reader *logReader) {
+	if p.seat.leave(reader) && p.killOnDisconnect && !p.disowned.Load() && !p.isEnded() {
+		p.terminate(killGraceDefault)
+	}
+}
