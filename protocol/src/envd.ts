@@ -21,6 +21,8 @@ export interface StartRequest {
     /** Base64; written to standard input, which is then closed. */
     stdin?: string;
     killOnDisconnect?: boolean;
+    /** The stream comes in parts, and one that a freeze cuts off can be gone on with; needs `execId`. */
+    resumable?: boolean;
     user?: string;
   };
 }
@@ -48,6 +50,8 @@ export interface ProcessEvent {
     torpor?: ProcessEndExtension;
   };
   keepalive?: Record<string, never>;
+  /** Last event of a part of a resumable stream: connect again to go on. */
+  continue?: Record<string, never>;
 }
 
 export interface ConnectError {

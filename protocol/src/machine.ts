@@ -4,7 +4,8 @@
  *     GET    /v1/health                       HostHealth
  *     PUT    /v1/machines/{id}                MachineSpec -> 201 Machine (usable) or 200 (this id exists already)
  *     GET    /v1/machines                     { machines: Machine[] }
- *     GET    /v1/machines/{id}                Machine (ended ones too, for 7 days)
+ *     GET    /v1/machines/{id}                Machine (ended ones too, for 7 days); with ?settled_within_ms=N once it
+ *                                             is neither paused nor on its way to another state, or after that time
  *     PATCH  /v1/machines/{id}                MachineUpdate -> Machine
  *     DELETE /v1/machines/{id}?reason=user    Machine (ended; idempotent)
  *     ANY    /v1/machines/{id}/ports/{port}/* proxied to that port of the guest; on 49983 the host adds its tokens

@@ -7,6 +7,8 @@ import type { Machines } from "../machine/machines.ts";
 /** Paths of the agent that only the host may use; the rest of /torpor/ is not proxied at all. */
 const HOST_PATHS = ["/torpor/archive", "/torpor/state", "/torpor/stats"];
 const WATCH_PATH = "/filesystem.Filesystem/WatchDir";
+/** What lasts as long as a process or a client does, and is gone on with after a freeze. */
+const STREAM_PATHS = [WATCH_PATH, "/process.Process/Start", "/process.Process/Connect"];
 const HOP_BY_HOP = new Set([
   "connection",
   "keep-alive",
@@ -42,17 +44,19 @@ export async function proxyToGuest(
 ): Promise<void> {
   // Looking at a machine neither wakes it nor counts as use of it; nor does a silent watch on its files.
   const passive = incoming.headers["x-torpor-passive"] === "1";
-  if (!passive) await machines.awaken(target.machineId);
+  const { entry, guest, activity } = passive
+    ? machines.reach(target.machineId)
+    : await machines.awaken(target.machineId);
   if (outgoing.destroyed) return; // the caller has left meanwhile: nobody wants this done any more
-  const { entry, guest, activity } = machines.reach(target.machineId);
-  const release =
+  const releases =
     passive || target.path.startsWith(WATCH_PATH)
-      ? undefined
-      : activity.begin("request", `${incoming.method} ${target.path.slice(0, 100)}`);
+      ? []
+      : [activity.begin("request", `${incoming.method} ${target.path.slice(0, 100)}`)];
+  if (!STREAM_PATHS.some((path) => target.path.startsWith(path))) releases.push(activity.beginBrief());
   try {
     await pass(machines, target, entry, guest, incoming, outgoing);
   } finally {
-    release?.();
+    for (const release of releases) release();
   }
 }
 

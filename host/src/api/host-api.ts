@@ -131,8 +131,9 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
     {
       method: "GET",
       pattern: /^\/v1\/machines\/([^/]+)$/,
-      answer: ({ outgoing, parts: [id = ""] }) => {
-        const machine = machines.get(id);
+      answer: async ({ outgoing, query, signal, parts: [id = ""] }) => {
+        const waitMs = Math.min(Number(query.get("settled_within_ms") ?? 0) || 0, MAX_WAIT_MS);
+        const machine = await machines.settled(id, waitMs, signal);
         if (machine === undefined) throw new CodedError("sandbox_not_found", `no machine ${id} on this host`);
         json(outgoing, 200, machine);
       },

@@ -16,6 +16,8 @@ export interface Hold {
 export class Activity {
   readonly #clock: Clock;
   readonly #holds = new Set<Hold>();
+  /** Requests under way that come to their end by themselves, as streams do not. */
+  readonly #brief = new Set<Promise<void>>();
   #lastMonotonic: number;
   #lastAt: number;
   #last = "create";
@@ -61,5 +63,28 @@ export class Activity {
     return () => {
       if (this.#holds.delete(hold)) this.touch(what);
     };
+  }
+
+  /** A request begins that comes to its end by itself. @returns to be called at its end */
+  beginBrief(): () => void {
+    let end = (): void => {};
+    const ended = new Promise<void>((resolve) => (end = resolve));
+    this.#brief.add(ended);
+    return () => {
+      this.#brief.delete(ended);
+      end();
+    };
+  }
+
+  /** Waits until the requests have ended that are under way and come to their end by themselves, `withinMs` at most. */
+  async untilBriefEnded(withinMs: number, signal: AbortSignal): Promise<void> {
+    if (this.#brief.size === 0 || signal.aborted) return;
+    let give = (): void => {};
+    const enough = new Promise<void>((resolve) => (give = resolve));
+    const cancel = this.#clock.after(withinMs, give);
+    signal.addEventListener("abort", give, { once: true });
+    await Promise.race([enough, Promise.all(this.#brief)]);
+    signal.removeEventListener("abort", give);
+    cancel();
   }
 }

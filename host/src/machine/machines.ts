@@ -21,6 +21,8 @@ import { newEntry } from "./new-entry.ts";
 import type { Phase } from "./phase.ts";
 import { requireSnapshot, toSnapshot } from "./snapshots.ts";
 
+/** How often a machine is looked at that somebody waits for to stand still. */
+const SETTLE_LOOK_MS = 10;
 const WATCH_INTERVAL_MS = 250;
 
 /** All machines of this host, by id: makes and finds them, and takes up those an earlier host process left. */
@@ -113,10 +115,25 @@ export class Machines {
     return { entry: held.entry, guest, handle, activity: held.activity };
   }
 
-  /** Makes sure that a machine runs, waking it if need be; concurrent callers share one wake. @throws CodedError as {@link Machines.reach} */
-  async awaken(id: string): Promise<void> {
+  /** As {@link Machines.reach}, of a machine that is made sure to run, waking it if need be; concurrent callers share one wake. */
+  async awaken(id: string): Promise<ReturnType<Machines["reach"]>> {
     // Again if it was put to sleep in the moment after: a caller that may wake it is never told that it sleeps.
     while (!this.#isRunning(id)) await this.#require(id).awaken();
+    return this.reach(id);
+  }
+
+  /**
+   * The machine once it stands still, neither paused nor on its way to another state, or as it is after `withinMs`. Moves
+   * nothing. @returns undefined for an id that is unknown
+   */
+  async settled(id: string, withinMs: number, signal: AbortSignal): Promise<Machine | undefined> {
+    const { clock } = this.#parts;
+    const until = clock.monotonic() + withinMs;
+    const isPassing = (): boolean =>
+      ["creating", "moving", "paused"].includes(this.#held.get(id)?.phase.name ?? "");
+    while (isPassing() && !signal.aborted && clock.monotonic() < until)
+      await new Promise<void>((resolve) => clock.after(SETTLE_LOOK_MS, resolve));
+    return this.get(id);
   }
 
   /** Changes clocks; in the journal when this returns. @throws CodedError `sandbox_not_found`, `sandbox_ended` */

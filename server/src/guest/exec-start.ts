@@ -18,6 +18,7 @@ export function startRequest(request: ExecRequest, execId: string): StartRequest
     // The guest takes 0 for no limit; what it keeps beyond ours is dropped here.
     maxOutputBytes: Math.max(1, request.max_output_bytes),
     killOnDisconnect: !request.background,
+    resumable: true,
   };
   if (request.user !== undefined) torpor.user = request.user;
   if (request.stdin !== undefined) torpor.stdin = Buffer.from(request.stdin, "utf8").toString("base64");

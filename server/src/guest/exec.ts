@@ -14,6 +14,7 @@ import { serialId } from "../serial-id.ts";
 import { startRequest } from "./exec-start.ts";
 import { GuestClient } from "./guest-client.ts";
 import { untilOverdue } from "./overdue.ts";
+import { unbrokenEvents } from "./unbroken-events.ts";
 
 /** What happens in a command's life, in order: `started` once, output, then `ended` once. */
 export type ExecProgress =
@@ -47,6 +48,8 @@ export interface FollowOptions {
 
 const OVERDUE_MESSAGE =
   "the sandbox does not answer any more, well after the command's time limit: its agent is stopped or starved; destroy the sandbox";
+/** What a guest that is asked whether it lives may take to answer, milliseconds. */
+const PROBE_TIMEOUT_MS = 5_000;
 const OOM_MESSAGE = "the sandbox ran out of memory; create one with a larger memory_mb";
 
 /** A new id for a command nobody gave a key for. It names a command within its sandbox and opens nothing. */
@@ -71,9 +74,12 @@ export function runExec(
   const { timeoutMs = 0, killGraceMs = 0 } = start.torpor ?? {};
   const overdue = new AbortController();
   const signal = AbortSignal.any([options.signal, overdue.signal]);
-  const events = guest.start(start, { signal, repeatable: true });
+  const events = unbrokenEvents(guest, { start }, signal);
   if (timeoutMs === 0) return follow(target, events, options, "command");
-  const watched = untilOverdue(events, timeoutMs + killGraceMs, () => overdue.abort());
+  const watched = untilOverdue(events, timeoutMs + killGraceMs, {
+    isAlive: () => isAlive(target, guest, execId),
+    giveUp: () => overdue.abort(),
+  });
   return follow(target, watched, { ...options, overdue: overdue.signal }, "command");
 }
 
@@ -85,7 +91,7 @@ export function attachExec(
 ): AsyncGenerator<ExecProgress> {
   const guest = new GuestClient(target.host.client, target.record.id);
   const selector = "pid" in process ? process : { torpor: { execId: process.execId } };
-  return follow(target, guest.connect(selector, { signal: options.signal }), options, "process");
+  return follow(target, unbrokenEvents(guest, { process: selector }, options.signal), options, "process");
 }
 
 async function* follow(
@@ -117,7 +123,6 @@ async function* follow(
         return;
       }
     }
-    throw new Error("the guest ended the stream without an end event");
   } catch (error) {
     if (options.signal.aborted)
       throw new CodedError("client_closed_request", "the client left while the command ran", {
@@ -186,6 +191,26 @@ async function withOom(target: ExecTarget, end: ExecEnd, begunAtUnixMs: number):
   const oomAt = machine?.last_oom_at ?? null;
   if (oomAt === null || Date.parse(oomAt) < begunAtUnixMs) return end;
   return { ...end, outcome: "oom", message: OOM_MESSAGE };
+}
+
+/**
+ * Whether a command that says nothing well after its time limit may still come to its end: its sandbox stands still, which
+ * counts for no limit, or its guest, which keeps the limit, answers and knows it.
+ */
+async function isAlive({ host, record }: ExecTarget, guest: GuestClient, execId: string): Promise<boolean> {
+  try {
+    const machine = await host.client.findMachine(record.id);
+    if (machine === undefined || machine.state === "ending" || machine.state === "ended") return false;
+    if (machine.state !== "running") return true;
+    const { processes = [] } = await guest.unary<{ processes?: { torpor?: { execId?: string } }[] }>(
+      "process.Process/List",
+      {},
+      AbortSignal.timeout(PROBE_TIMEOUT_MS),
+    );
+    return processes.some(({ torpor }) => torpor?.execId === execId);
+  } catch {
+    return false;
+  }
 }
 
 function lostEnd(fate: LostFate, durationMs: number): ExecEnd {

@@ -8,8 +8,10 @@ import {
   type ProcessEvent,
   type StartRequest,
 } from "@torpor/protocol";
-import { connectError } from "../host/answer-error.ts";
+import { connectError, GuestRefusal } from "../host/answer-error.ts";
 import { type CallOptions, guestPath, type HostClient, readAll } from "../host/host-client.ts";
+import { serialId } from "../serial-id.ts";
+import { Interruptions } from "./interruptions.ts";
 
 /** Unary answers of the guest are small, directory lists the largest: bytes. */
 const MAX_UNARY_BYTES = 32 * 1024 * 1024;
@@ -26,6 +28,13 @@ export interface StreamOptions {
 /** How a process is named to the guest. */
 export type ProcessSelector = { pid: number } | { torpor: { execId: string } };
 
+/** Bytes of each of a process's streams. */
+export interface StreamPosition {
+  stdout: number;
+  stderr: number;
+  pty: number;
+}
+
 /** The agent inside one sandbox, reached through its host. */
 export class GuestClient {
   readonly #host: HostClient;
@@ -36,8 +45,42 @@ export class GuestClient {
     this.#sandboxId = sandboxId;
   }
 
-  /** One unary call of the agent's Connect services. @throws GuestRefusal, CodedError */
+  /** One unary call of the agent's Connect services. A guest that is locked is asked again when it is not. @throws GuestRefusal, CodedError */
   async unary<T>(procedure: string, message: unknown, signal?: AbortSignal): Promise<T> {
+    const interruptions = this.interruptions(signal);
+    for (;;) {
+      try {
+        return await this.#unary(procedure, message, signal);
+      } catch (error) {
+        if (!isLocked(error) || !(await interruptions.pass(error))) throw error;
+      }
+    }
+  }
+
+  /** Writes to a process's standard input or terminal, exactly once, also when a snapshot cuts the call. @throws GuestRefusal, CodedError */
+  async input(
+    process: ProcessSelector,
+    input: { stdin: string } | { pty: string },
+    signal?: AbortSignal,
+  ): Promise<void> {
+    const message = { process, input, torpor: { inputId: serialId("i") } };
+    const interruptions = this.interruptions(signal);
+    for (;;) {
+      try {
+        await this.#unary("process.Process/SendInput", message, signal);
+        return;
+      } catch (error) {
+        if (!(await interruptions.pass(error))) throw error;
+      }
+    }
+  }
+
+  /** What cuts connections into this sandbox and passes. */
+  interruptions(signal?: AbortSignal): Interruptions {
+    return new Interruptions(this.#host, this.#sandboxId, signal);
+  }
+
+  async #unary<T>(procedure: string, message: unknown, signal?: AbortSignal): Promise<T> {
     const answer = await this.#host.call("POST", this.#path(`/${procedure}`), {
       headers: { "content-type": "application/json", "connect-protocol-version": "1" },
       body: Buffer.from(JSON.stringify(message)),
@@ -51,9 +94,20 @@ export class GuestClient {
     return this.#events("process.Process/Start", request, options);
   }
 
-  /** Follows a process that runs or ended a short while ago: its kept output first, then what comes. */
-  connect(process: ProcessSelector, options: StreamOptions): AsyncGenerator<ProcessEvent> {
-    return this.#events("process.Process/Connect", { process, torpor: { replay: true } }, options);
+  /**
+   * Follows a process that runs or ended a short while ago: the kept output behind `from`, then what comes. With `hold` it
+   * goes on with the stream of a resumable start, for which the process is held up.
+   */
+  connect(
+    process: ProcessSelector,
+    { from, hold }: { from: StreamPosition; hold: boolean },
+    options: StreamOptions,
+  ): AsyncGenerator<ProcessEvent> {
+    return this.#events(
+      "process.Process/Connect",
+      { process, torpor: { replay: true, from, hold } },
+      options,
+    );
   }
 
   /** The events of a watched directory. */
@@ -151,6 +205,11 @@ function letFinish(answer: IncomingMessage): void {
   answer.on("error", () => {}); // nobody waits for it any more
   answer.once("close", () => clearTimeout(timer));
   answer.resume();
+}
+
+/** Whether the guest refused since it is locked, before it did anything. */
+function isLocked(error: unknown): boolean {
+  return error instanceof GuestRefusal && (error.guestCode === "unavailable" || error.guestCode === "locked");
 }
 
 /** A stream that broke off: the sandbox, its host or the way between them failed. */

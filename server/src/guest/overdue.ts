@@ -1,24 +1,39 @@
 import type { ProcessEvent } from "@torpor/protocol";
 
-/** Silence that an overdue command's guest is granted before it is given up. */
+/** Silence that an overdue command's guest is granted before it is asked whether it lives. */
 const SILENCE_MS = 10_000;
 
+export interface OverdueWays {
+  /** Whether the command may still come to its end. */
+  isAlive: () => Promise<boolean>;
+  giveUp: () => void;
+}
+
 /**
- * Passes a command's events on and calls `giveUp` when it should be over and its guest says nothing: the guest keeps the
- * time limit, but code inside that is root there can stop the guest. A caller who reads slowly is no silence.
+ * Passes a command's events on and gives it up when it should be over and its guest says nothing and does not answer: the
+ * guest keeps the time limit, but code inside that is root there can stop the guest. A caller who reads slowly is no
+ * silence, and a sandbox that is paused may be so for as long as it likes.
  */
 export async function* untilOverdue(
   events: AsyncGenerator<ProcessEvent>,
   dueInMs: number,
-  giveUp: () => void,
+  { isAlive, giveUp }: OverdueWays,
 ): AsyncGenerator<ProcessEvent> {
   let waitingSince: number | undefined;
-  const look = (): void => {
+  let isOver = false;
+  const look = async (): Promise<void> => {
     const silentForMs = waitingSince === undefined ? 0 : performance.now() - waitingSince;
-    if (silentForMs >= SILENCE_MS) giveUp();
-    else timer = setTimeout(look, SILENCE_MS - silentForMs);
+    let againInMs = SILENCE_MS - silentForMs;
+    if (againInMs <= 0) {
+      const asked = waitingSince;
+      const alive = await isAlive();
+      if (isOver) return;
+      if (!alive && waitingSince === asked) return giveUp();
+      againInMs = SILENCE_MS;
+    }
+    timer = setTimeout(() => void look(), againInMs);
   };
-  let timer = setTimeout(look, dueInMs + SILENCE_MS);
+  let timer = setTimeout(() => void look(), dueInMs + SILENCE_MS);
   try {
     for (;;) {
       waitingSince = performance.now();
@@ -28,6 +43,7 @@ export async function* untilOverdue(
       yield next.value;
     }
   } finally {
+    isOver = true;
     clearTimeout(timer);
     await events.return(undefined);
   }

@@ -97,6 +97,20 @@ export class HostClient {
     );
   }
 
+  /**
+   * The machine once it stands still, neither paused nor on its way to another state, or as it is after `waitMs`. Wakes
+   * nothing. @returns undefined when the host says that it has no such machine.
+   */
+  async settledMachine(id: string, waitMs: number, signal?: AbortSignal): Promise<Machine | undefined> {
+    return await unlessNotFound(
+      this.#json<Machine>("GET", `${machinePath(id)}?settled_within_ms=${waitMs}`, {
+        repeatable: true,
+        headTimeoutMs: waitMs + 5_000,
+        ...withSignal(signal),
+      }),
+    );
+  }
+
   updateMachine(id: string, update: MachineUpdate): Promise<Machine> {
     return this.#json("PATCH", machinePath(id), { body: jsonBody(update), repeatable: true });
   }

@@ -156,7 +156,7 @@ async function sendInput(
   const process = selector(call);
   for (let offset = 0; offset < input.length; offset += INPUT_CHUNK_BYTES) {
     const stdin = input.subarray(offset, offset + INPUT_CHUNK_BYTES).toString("base64");
-    await guest.unary("process.Process/SendInput", { process, input: { stdin } }, call.signal);
+    await guest.input(process, { stdin }, call.signal);
   }
   if (close) await guest.unary("process.Process/CloseStdin", { process }, call.signal);
 }

@@ -6,6 +6,7 @@ import { z } from "zod";
 import type { Authenticator } from "../auth/authenticator.ts";
 import { newExecId } from "../guest/exec.ts";
 import { GuestClient } from "../guest/guest-client.ts";
+import { unbrokenEvents } from "../guest/unbroken-events.ts";
 import { toCodedError } from "../http/answer.ts";
 import { requestIdOf } from "../http/api.ts";
 import { checkInput } from "../http/check-input.ts";
@@ -148,13 +149,15 @@ class Terminal {
       envs: { TERM: "xterm-256color", LANG: "C.UTF-8", LC_ALL: "C.UTF-8" },
     };
     if (cwd !== undefined) process.cwd = cwd;
-    const torpor: NonNullable<StartRequest["torpor"]> = { execId: this.#execId, killOnDisconnect: true };
+    const torpor: NonNullable<StartRequest["torpor"]> = {
+      execId: this.#execId,
+      killOnDisconnect: true,
+      resumable: true,
+    };
     if (user !== undefined) torpor.user = user;
     try {
-      for await (const event of this.#guest.start(
-        { process, pty: { size: { cols, rows } }, stdin: true, torpor },
-        { signal: this.#left.signal },
-      )) {
+      const start = { process, pty: { size: { cols, rows } }, stdin: true, torpor };
+      for await (const event of unbrokenEvents(this.#guest, { start }, this.#left.signal)) {
         if (event.start !== undefined) this.#started = true;
         const bytes = event.data?.pty ?? event.data?.stdout;
         if (bytes !== undefined) await this.#send(Buffer.from(bytes, "base64"));
@@ -171,7 +174,7 @@ class Terminal {
       const message =
         error instanceof CodedError
           ? error.message
-          : "the connection into the sandbox broke; the sandbox may have ended";
+          : "the connection into the sandbox broke: it was hibernated, in which case the command goes on when it wakes, or it has ended";
       await this.#finish({
         type: "error",
         code: error instanceof CodedError ? error.code : "guest_unavailable",
@@ -210,11 +213,7 @@ class Terminal {
     this.#enqueue(async () => {
       for (let offset = 0; offset < bytes.length; offset += INPUT_CHUNK_BYTES) {
         const pty = bytes.subarray(offset, offset + INPUT_CHUNK_BYTES).toString("base64");
-        await this.#guest.unary(
-          "process.Process/SendInput",
-          { process: this.#selector(), input: { pty } },
-          this.#left.signal,
-        );
+        await this.#guest.input(this.#selector(), { pty }, this.#left.signal);
       }
       this.#waitingBytes -= bytes.length;
       if (this.#waitingBytes <= MAX_WAITING_INPUT_BYTES) this.#socket.resume();

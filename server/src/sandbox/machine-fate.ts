@@ -14,12 +14,8 @@ export interface LostFate {
 /** Between two questions to the host. */
 const ASK_EVERY_MS = 50;
 
-/** What freezes a sandbox and so closes every connection into it, by the state that tells. */
-const CUT_BY: Partial<Record<Machine["state"], string>> = {
-  hibernating: "hibernated",
-  hibernated: "hibernated",
-  snapshotting: "copied (a snapshot or a fork)",
-};
+/** States in which a sandbox sleeps, or will before anybody can reach it. */
+const ASLEEP: readonly Machine["state"][] = ["hibernating", "hibernated"];
 
 /** Asks the host, for at most `waitMs`, until it knows that the machine has ended: it may notice later than we do. */
 export async function machineFate(
@@ -52,11 +48,11 @@ export async function machineFate(
           machine,
         };
       }
-    } else if (machine.state in CUT_BY) {
+    } else if (ASLEEP.includes(machine.state)) {
       return {
         ended: false,
         reason: "unknown",
-        message: `sandbox ${record.id} was ${CUT_BY[machine.state]} while the command ran, which cuts a command in the foreground off; start those that shall outlast it in the background`,
+        message: `sandbox ${record.id} was hibernated while the command ran; the command goes on when the sandbox wakes: follow it by its exec_id with GET /v1/sandboxes/${record.id}/processes/{exec_id}/output`,
         machine,
       };
     } else if (performance.now() >= until) {

@@ -9,6 +9,8 @@ import { endInBackground } from "./end.ts";
 
 /** A guest that was frozen a moment ago answers at once. */
 const ANSWER_TIMEOUT_MS = 5000;
+/** What a freeze cuts off is broken for its caller, but for streams, which are gone on with: so much is waited for others. */
+const FINISH_WITHIN_MS = 2000;
 
 /** Puts a running machine to storage; a failure leaves it running. */
 export function hibernate(held: HeldState, live: Live): Promise<void> {
@@ -25,6 +27,7 @@ async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Pro
   try {
     entry.state = "hibernating";
     journal.commit(entry);
+    await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
     image = await sleep.write(entry, live, { id, kind: "hibernation", name: null }, signal);
     entry.state = "hibernated";
     entry.image = { id, sizeBytes: image.size_bytes, createdAt: clock.now() };
@@ -88,6 +91,7 @@ export function snapshot(
       if (known !== undefined) return toSnapshot(known);
       held.entry.state = "snapshotting";
       journal.commit(held.entry);
+      await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
       const image = { id: snapshotId, kind: "snapshot", name } as const;
       return toSnapshot(await sleep.write(held.entry, live, image, signal));
     } finally {
