@@ -40,7 +40,7 @@ export const execRequestSchema = z.strictObject({
   keep_stdin_open: z.boolean().default(false),
   /**
    * Seconds until TERM to the whole process group, then KILL. Fractions allowed. Default 60; a background command
-   * has no limit unless one is given.
+   * has no limit unless one is given. Time in which the sandbox is paused, written to an image or asleep does not count.
    */
   timeout_seconds: z.number().positive("must be more than 0").max(LIMITS.maxExecTimeoutSeconds).optional(),
   /** Output kept per stream; the rest is counted and dropped. */
@@ -60,7 +60,10 @@ export const execRequestSchema = z.strictObject({
 });
 export type ExecRequest = z.output<typeof execRequestSchema>;
 
-/** How a command ended. `lost`: the sandbox or its host ended before the outcome was known. */
+/**
+ * How a command ended. `lost`: the sandbox or its host ended before the outcome was known, or the sandbox was hibernated;
+ * then the command goes on when it wakes.
+ */
 export const EXEC_OUTCOMES = ["exited", "signalled", "timed_out", "oom", "lost"] as const;
 export type ExecOutcome = (typeof EXEC_OUTCOMES)[number];
 

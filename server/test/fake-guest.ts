@@ -57,6 +57,14 @@ export class FakeGuest {
   readonly running = new Map<string, Running>();
   readonly sandboxEnv: Record<string, string>;
   readonly #open = new Set<ServerResponse>();
+  /** Streams that a freeze cut: their clients have not left. */
+  readonly #cut = new WeakSet<ServerResponse>();
+  /** Bytes after which a resumable stream ends, to be gone on with. */
+  partBytes = Number.POSITIVE_INFINITY;
+  /** Input by its id, as far as it was sent with one. */
+  readonly inputs = new Map<string, string>();
+  /** What each `Connect` asked for. */
+  readonly connects: unknown[] = [];
 
   constructor(sandboxEnv: Record<string, string>) {
     this.root = mkdtempSync(join(tmpdir(), "torpor-fake-guest-"));
@@ -69,6 +77,14 @@ export class FakeGuest {
     for (const process of this.running.values()) kill(process.child, "SIGKILL");
     for (const response of this.#open) response.socket?.destroy();
     rmSync(this.root, { recursive: true, force: true });
+  }
+
+  /** Breaks every connection, as a checkpoint does; what runs goes on. */
+  cut(): void {
+    for (const response of this.#open) {
+      this.#cut.add(response);
+      response.socket?.destroy();
+    }
   }
 
   async serve(request: IncomingMessage, response: ServerResponse, path: string): Promise<void> {
@@ -199,17 +215,31 @@ export class FakeGuest {
     });
     if (request.torpor?.killOnDisconnect === true)
       response.once("close", () => {
-        if (!running.ended) kill(child, "SIGKILL");
+        if (!running.ended && !response.writableFinished && !this.#cut.has(response)) kill(child, "SIGKILL");
       });
-    await this.#follow(running, response);
+    await this.#follow(running, response, {}, request.torpor?.resumable === true);
   }
 
-  async #follow(running: Running, response: ServerResponse): Promise<void> {
+  async #follow(
+    running: Running,
+    response: ServerResponse,
+    from: Record<string, number> = {},
+    inParts = false,
+  ): Promise<void> {
     let sent = 0;
+    let part = 0;
+    const left = { ...from };
     for (;;) {
       while (sent < running.events.length) {
-        const event = running.events[sent];
+        const event = beyond(running.events[sent], left);
         sent += 1;
+        if (event === undefined) continue;
+        part += JSON.stringify(event).length;
+        if (inParts && part > this.partBytes && !("end" in (event as object))) {
+          response.write(encodeEnvelope(0, { event }));
+          response.write(encodeEnvelope(0, { event: { continue: {} } }));
+          return void response.end(encodeEnvelope(2, {}));
+        }
         if (!response.write(encodeEnvelope(0, { event })) && !response.destroyed) {
           running.child.stdout?.pause();
           await new Promise<void>((resolve) => {
@@ -238,13 +268,17 @@ export class FakeGuest {
   }
 
   async #connect(message: unknown, response: ServerResponse): Promise<void> {
-    const { process } = message as { process: { pid?: number; torpor?: { execId: string } } };
+    const { process, torpor = {} } = message as {
+      process: { pid?: number; torpor?: { execId: string } };
+      torpor?: { from?: Record<string, number>; hold?: boolean };
+    };
+    this.connects.push(torpor);
     const running = [...this.running.values()].find(
       ({ pid, execId }) => pid === process.pid || execId === process.torpor?.execId,
     );
     if (running === undefined)
       return endWithError(response, "not_found", `process ${JSON.stringify(process)} not found`);
-    await this.#follow(running, response);
+    await this.#follow(running, response, torpor.from, torpor.hold === true);
   }
 
   async #playScript({ steps }: ScriptedCommand, response: ServerResponse): Promise<void> {
@@ -287,6 +321,9 @@ export class FakeGuest {
       }
       case "/process.Process/SendInput": {
         const input = message["input"] as { stdin?: string; pty?: string };
+        const { inputId } = (message["torpor"] ?? {}) as { inputId?: string };
+        if (inputId !== undefined && this.inputs.has(inputId)) return {};
+        if (inputId !== undefined) this.inputs.set(inputId, input.stdin ?? input.pty ?? "");
         this.#select(message).child.stdin?.write(Buffer.from(input.stdin ?? input.pty ?? "", "base64"));
         return {};
       }
@@ -436,6 +473,19 @@ class Refusal extends Error {
     this.status = status;
     this.code = code;
   }
+}
+
+/** The part of an event that a client who has `left` bytes of each stream has not. */
+function beyond(event: unknown, left: Record<string, number>): unknown {
+  const { data } = event as { data?: Record<string, string> };
+  const [stream, base64] = Object.entries(data ?? {})[0] ?? [];
+  if (stream === undefined || base64 === undefined || (left[stream] ?? 0) === 0) return event;
+  const bytes = Buffer.from(base64, "base64");
+  const skipped = Math.min(bytes.length, left[stream] ?? 0);
+  left[stream] = (left[stream] ?? 0) - skipped;
+  return skipped === bytes.length
+    ? undefined
+    : { data: { [stream]: bytes.subarray(skipped).toString("base64") } };
 }
 
 function endWithError(response: ServerResponse, code: string, message: string): void {

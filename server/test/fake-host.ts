@@ -431,6 +431,9 @@ export class FakeHost {
       return this.#send(response, 201, this.#newMachine(id, spec));
     }
     if (entry === undefined) throw new CodedError("sandbox_not_found", `no machine ${id}`);
+    const settleBy = performance.now() + Number(url.searchParams.get("settled_within_ms"));
+    while (PASSING.includes(entry.machine.state) && performance.now() < settleBy)
+      await new Promise((resolve) => setTimeout(resolve, 5));
     if (request.method === "PATCH") {
       const update = JSON.parse(await text(request)) as MachineUpdate;
       if (entry.machine.state === "ended")
@@ -484,6 +487,9 @@ export class FakeHost {
     response.end(`${JSON.stringify({ type: "done", template, cached: true })}\n`);
   }
 }
+
+/** States that a caller who waits for a machine to settle waits for to pass. */
+const PASSING: Machine["state"][] = ["creating", "snapshotting", "hibernating", "waking", "paused"];
 
 async function text(request: IncomingMessage): Promise<string> {
   let body = "";

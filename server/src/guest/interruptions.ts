@@ -64,7 +64,9 @@ export class Interruptions {
   }
 }
 
+const CUT: readonly string[] = ["guest_unavailable", "host_unavailable", "wrong_state"];
+
 /** Whether `error` is that of a connection that broke or met a locked guest, and not an answer. */
 function isCut(error: unknown): boolean {
-  return !(error instanceof CodedError) || error.code === "guest_unavailable" || error.code === "wrong_state";
+  return !(error instanceof CodedError) || CUT.includes(error.code);
 }

@@ -18,22 +18,23 @@ export async function* untilOverdue(
   events: AsyncGenerator<ProcessEvent>,
   dueInMs: number,
   { isAlive, giveUp }: OverdueWays,
+  silenceMs = SILENCE_MS,
 ): AsyncGenerator<ProcessEvent> {
   let waitingSince: number | undefined;
   let isOver = false;
   const look = async (): Promise<void> => {
     const silentForMs = waitingSince === undefined ? 0 : performance.now() - waitingSince;
-    let againInMs = SILENCE_MS - silentForMs;
+    let againInMs = silenceMs - silentForMs;
     if (againInMs <= 0) {
       const asked = waitingSince;
       const alive = await isAlive();
       if (isOver) return;
       if (!alive && waitingSince === asked) return giveUp();
-      againInMs = SILENCE_MS;
+      againInMs = silenceMs;
     }
     timer = setTimeout(() => void look(), againInMs);
   };
-  let timer = setTimeout(() => void look(), dueInMs + SILENCE_MS);
+  let timer = setTimeout(() => void look(), dueInMs + silenceMs);
   try {
     for (;;) {
       waitingSince = performance.now();

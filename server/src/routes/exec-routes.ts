@@ -16,6 +16,7 @@ import {
   newExecId,
   runExec,
 } from "../guest/exec.ts";
+import { withKeepalives } from "../guest/keepalives.ts";
 import { SENT, type Answer, type Call, routeOf } from "../http/api.ts";
 import { NdjsonWriter } from "../http/ndjson.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
@@ -32,7 +33,7 @@ export function addExecRoutes(deps: RouteDeps): void {
       tag: "exec",
       summary: "Run a command",
       description:
-        "A string is run by `bash -l -c`, an array as it is. With `Accept: application/x-ndjson` the events stream as they happen. A foreground command is killed when the client leaves. An Idempotency-Key makes it run at most once, whatever is retried within 5 minutes of its end.",
+        "A string is run by `bash -l -c`, an array as it is. With `Accept: application/x-ndjson` the events stream as they happen. A foreground command is killed when the client leaves. To its caller a snapshot, a fork and a pause are no more than a pause, which counts for no time limit; a hibernation ends the call with outcome `lost`, and the command goes on after the wake, to be followed by its exec_id. An Idempotency-Key makes it run at most once, whatever is retried within 5 minutes of its end.",
       scope: "sandbox:exec",
       body: execRequestSchema,
       // A command of 1 MiB and as much standard input, each escaped to at most six characters a byte.
@@ -168,7 +169,7 @@ export async function sendEvents(
   const seen = { stdout: 0, stderr: 0 };
   let lost = 0;
   try {
-    for await (const step of progress) {
+    for await (const step of withKeepalives(progress)) {
       writer ??= new NdjsonWriter(call.outgoing, call.signal);
       if (step.type === "output") {
         seen[step.stream] += Buffer.byteLength(step.base64, "base64");

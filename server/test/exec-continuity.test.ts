@@ -1,0 +1,152 @@
+import { setTimeout as delay } from "node:timers/promises";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import type { ExecProgress } from "../src/guest/exec.ts";
+import { withKeepalives } from "../src/guest/keepalives.ts";
+import { untilOverdue } from "../src/guest/overdue.ts";
+import { eventually, World } from "./world.ts";
+
+let world: World;
+let id: string;
+
+beforeAll(async () => {
+  world = await World.start();
+});
+afterAll(() => world[Symbol.asyncDispose]());
+beforeEach(async () => {
+  ({ id } = await world.sandbox());
+});
+
+const machine = () => {
+  const entry = world.host.machines.get(id);
+  if (entry === undefined) throw new Error(`no machine ${id}`);
+  return entry.machine;
+};
+const isUnderWay = (): Promise<void> =>
+  eventually(() => [...world.guest(id).running.values()].some(({ events }) => events.length > 3));
+
+/** Output of 400 lines in small writes, a second long. */
+const COUNT =
+  "for n in $(seq 1 400); do echo $n; [ $((n % 10)) = 0 ] && sleep 0.02; done; echo end >&2; exit 3";
+const COUNTED = Array.from({ length: 400 }, (_, n) => `${n + 1}\n`).join("");
+
+describe("a command whose connection is cut", () => {
+  test("by a snapshot is gone on with where it broke: nothing is missing, nothing comes twice", async () => {
+    const asked = world.exec(id, { cmd: COUNT });
+    await isUnderWay();
+    for (let cut = 0; cut < 3; cut += 1) {
+      machine().state = "snapshotting";
+      world.guest(id).cut();
+      await delay(100);
+      machine().state = "running";
+      await delay(100);
+    }
+    expect((await asked).body).toMatchObject({
+      outcome: "exited",
+      exit_code: 3,
+      stdout: COUNTED,
+      stderr: "end\n",
+      truncated: false,
+    });
+    expect(world.guest(id).starts).toHaveLength(1);
+    expect(world.guest(id).connects).toHaveLength(3);
+  });
+
+  test("or whose stream comes in parts is whole", async () => {
+    world.guest(id).partBytes = 300;
+    expect((await world.exec(id, { cmd: COUNT })).body).toMatchObject({ exit_code: 3, stdout: COUNTED });
+    expect(world.guest(id).connects.length).toBeGreaterThan(3);
+    expect(world.guest(id).connects[0]).toMatchObject({ hold: true, replay: true });
+  });
+
+  test("before it has told that it started is asked for again, under the same id", async () => {
+    world.host.fault({ on: /Start/, kind: "drop" });
+    expect((await world.exec(id, { cmd: "echo once" })).body).toMatchObject({ stdout: "once\n" });
+    expect(world.guest(id).starts).toEqual(["echo once"]);
+  });
+
+  test("while the sandbox is paused waits for it, and wakes nothing", async () => {
+    const asked = world.exec(id, { cmd: COUNT });
+    await isUnderWay();
+    machine().state = "paused";
+    world.guest(id).cut();
+    await delay(300);
+    expect(machine().state).toBe("paused");
+    machine().state = "running";
+    expect((await asked).body).toMatchObject({ outcome: "exited", stdout: COUNTED });
+  });
+
+  test("by a hibernation is lost, with how to find it after the wake", async () => {
+    const asked = world.exec(id, { cmd: COUNT });
+    await isUnderWay();
+    machine().state = "hibernating";
+    world.guest(id).cut();
+    await delay(50);
+    machine().state = "hibernated";
+    const { body } = await asked;
+    expect(body).toMatchObject({ outcome: "lost", exit_code: null });
+    expect(body["message"]).toMatch(/goes on when the sandbox wakes.*processes\/\{exec_id\}\/output/);
+    expect(machine().state).toBe("hibernated");
+  });
+
+  test("and whose client leaves meanwhile is told so as soon as it can be", async () => {
+    const left = new AbortController();
+    const asked = world.exec(
+      id,
+      { cmd: "echo 1; echo 2; echo 3; echo 4; sleep 30" },
+      { signal: left.signal },
+    );
+    asked.catch(() => {});
+    await eventually(() => [...world.guest(id).running.values()].some(({ events }) => events.length > 1));
+    machine().state = "snapshotting";
+    world.guest(id).cut();
+    await delay(50);
+    left.abort();
+    await delay(50);
+    machine().state = "running";
+    await eventually(() => world.guest(id).connects.length === 1);
+  });
+});
+
+test("input that is cut is sent again under the same id, and so written once", async () => {
+  const started = await world.exec(id, { cmd: "cat", keep_stdin_open: true, background: true });
+  const path = `/v1/sandboxes/${id}/processes/${String(started.body["exec_id"])}`;
+  world.host.fault({ on: /SendInput/, kind: "drop-after" });
+  const put = await world.call("POST", `${path}/stdin`, {
+    body: "typed",
+    headers: { "content-type": "application/octet-stream" },
+  });
+  expect(put).toMatchObject({ status: 200, body: { bytes: 5 } });
+  expect([...world.guest(id).inputs.values()]).toEqual([Buffer.from("typed").toString("base64")]);
+});
+
+test("silence is filled with keepalives, and nothing else is changed", async () => {
+  async function* slow(): AsyncGenerator<ExecProgress> {
+    yield { type: "started", pid: 1 };
+    await delay(70);
+    yield { type: "output", stream: "stdout", base64: "", lostBytes: 0 };
+  }
+  const types: string[] = [];
+  for await (const { type } of withKeepalives(slow(), 20)) types.push(type);
+  expect(types[0]).toBe("started");
+  expect(types.at(-1)).toBe("output");
+  expect(types.slice(1, -1)).toContain("keepalive");
+});
+
+test("a command that is overdue is given up only when its guest does not answer", async () => {
+  for (const [answers, seen] of [
+    [[true, false], 2],
+    [[false], 1],
+  ] as const) {
+    let asked = 0;
+    let release = (): void => {};
+    async function* silent(): AsyncGenerator<never> {
+      await new Promise<void>((resolve) => (release = resolve));
+    }
+    const ways = {
+      isAlive: () => Promise.resolve(answers[asked++] ?? false),
+      giveUp: () => release(),
+    };
+    for await (const _ of untilOverdue(silent(), 1, ways, 20)) throw new Error("nothing was to come");
+    expect(asked).toBe(seen);
+  }
+});
