@@ -140,7 +140,7 @@ test("a command that is overdue is given up only when its guest does not answer"
     let asked = 0;
     let release = (): void => {};
     async function* silent(): AsyncGenerator<never> {
-      await new Promise<void>((resolve) => (release = resolve));
+      yield* await new Promise<never[]>((resolve) => (release = () => resolve([])));
     }
     const ways = {
       isAlive: () => Promise.resolve(answers[asked++] ?? false),

@@ -137,7 +137,12 @@ test("a keyed exec writes nothing to the store, and refuses another body", async
 
 test("a keyed exec that could not start may be sent again", async () => {
   const { id } = await world.sandbox();
-  world.host.fault({ on: /Start$/, kind: "error", error: new CodedError("guest_unavailable", "busy") });
+  world.host.fault({
+    on: /Start$/,
+    kind: "error",
+    times: 6,
+    error: new CodedError("guest_unavailable", "busy"),
+  });
   expect((await world.exec(id, { cmd: "echo 1" }, key("e"))).status).toBe(503);
   expect((await world.exec(id, { cmd: "echo 1" }, key("e"))).body).toMatchObject({ stdout: "1\n" });
 });

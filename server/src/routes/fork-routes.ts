@@ -12,7 +12,7 @@ export function addForkRoutes(deps: RouteDeps): void {
       tag: "lifecycle",
       summary: "Copy a sandbox",
       description:
-        "Makes `count` sandboxes with the memory and files of this one, which goes on after a short pause; a command in its foreground is cut off (`lost`), one in the background goes on, here and in the children. Each gets an id of its own and inherits clocks, network, labels and environment. A child that cannot be made is told as an entry with `error`, and the others stand.",
+        "Makes `count` sandboxes with the memory and files of this one, which goes on after a short pause, and with it the commands whose callers wait; in the children the same processes go on, with nobody attached. Each gets an id of its own and inherits clocks, network, labels and environment. A child that cannot be made is told as an entry with `error`, and the others stand.",
       scope: "sandbox:write",
       body: forkSchema,
       answers: { 201: { description: "The children, in no particular order", schema: forkedSchema } },

@@ -25,7 +25,7 @@ const MOVES = {
   hibernate: {
     summary: "Put a sandbox to storage",
     description:
-      "Memory, processes and files go to one image; nothing of it stays in RAM. A command that runs in the foreground is cut off (its outcome is `lost`); those in the background, and everything else inside, go on after the wake. A failure leaves the sandbox running. Joins a hibernation under way.",
+      "Memory, processes and files go to one image; nothing of it stays in RAM. The call of a command that runs ends with outcome `lost`; the command itself, like everything inside, goes on after the wake and is followed by its exec_id. A failure leaves the sandbox running. Joins a hibernation under way.",
   },
   wake: {
     summary: "Wake a hibernated sandbox",

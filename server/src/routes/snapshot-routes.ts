@@ -29,7 +29,7 @@ export function addSnapshotRoutes(deps: RouteDeps): void {
       tag: "snapshots",
       summary: "Take a snapshot of a sandbox",
       description:
-        "Memory and files of this instant; the sandbox is woken if it sleeps, stands still meanwhile and goes on; a command in the foreground is cut off (`lost`). Create from it with `from_snapshot`, in its own tenant only.",
+        "Memory and files of this instant; the sandbox is woken if it sleeps, stands still meanwhile and goes on, and with it the commands whose callers wait. Create from it with `from_snapshot`, in its own tenant only.",
       scope: "sandbox:write",
       body: takeSnapshotSchema,
       answers: { 201: { description: "The snapshot", schema: snapshotSchema } },
