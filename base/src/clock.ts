@@ -1,9 +1,13 @@
+import { readFileSync } from "node:fs";
+
 /** Time as an argument, so that tests decide what time it is. */
 export interface Clock {
   /** Wall clock, Unix milliseconds. Jumps when the machine's clock is set. */
   now(): number;
-  /** Milliseconds that only ever go forward. */
+  /** Milliseconds that only ever go forward; all processes of one boot of the machine read the same. */
   monotonic(): number;
+  /** Names this boot of the machine: readings of `monotonic` compare only under the same name. */
+  readonly bootId: string;
   /** Runs `action` once after `delayMs`; the answer cancels it. The timer does not keep the process alive. */
   after(delayMs: number, action: () => void): () => void;
 }
@@ -11,9 +15,15 @@ export interface Clock {
 /** setTimeout's largest delay; longer ones are re-armed. */
 const MAX_DELAY_MS = 2_147_483_647;
 
+let bootId: string | undefined;
+
 export const systemClock: Clock = {
   now: () => Date.now(),
-  monotonic: () => performance.now(),
+  monotonic: () => Number(process.hrtime.bigint()) / 1e6,
+  get bootId() {
+    bootId ??= readBootId();
+    return bootId;
+  },
   after(delayMs, action) {
     const endsAt = performance.now() + delayMs;
     let timer: NodeJS.Timeout;
@@ -27,10 +37,20 @@ export const systemClock: Clock = {
   },
 };
 
+/** Elsewhere than on Linux nothing tells one boot from another: then no two processes share one. */
+function readBootId(): string {
+  try {
+    return readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+  } catch {
+    return `process ${process.pid} of ${Date.now() - performance.now()}`;
+  }
+}
+
 /** A clock that moves only when told. Timers fire in order while `advance` runs. */
 export class FakeClock implements Clock {
   #now: number;
   #monotonic = 0;
+  #boots = 1;
   #timers: { at: number; action: () => void }[] = [];
 
   constructor(startUnixMs = 1_700_000_000_000) {
@@ -43,6 +63,17 @@ export class FakeClock implements Clock {
 
   monotonic(): number {
     return this.#monotonic;
+  }
+
+  get bootId(): string {
+    return `boot ${this.#boots}`;
+  }
+
+  /** Restarts the machine: the monotonic clock begins anew and every timer is gone. */
+  reboot(): void {
+    this.#boots += 1;
+    this.#monotonic = 0;
+    this.#timers = [];
   }
 
   after(delayMs: number, action: () => void): () => void {

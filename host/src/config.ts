@@ -20,6 +20,10 @@ const configSchema = z.object({
   TORPOR_POOL_TARGET: count(64).default(3),
   TORPOR_POOL_SHELLS: count(64).default(2),
   TORPOR_APT_MIRROR: z.string().optional(),
+  /** How long the agent of an idle machine may be silent before the machine is taken to have failed. */
+  TORPOR_AGENT_TIMEOUT_SECONDS: z.coerce.number().min(1).max(3600).default(30),
+  /** From this share of the state directory's disk on nothing is made or put to sleep. */
+  TORPOR_DISK_WATERMARK_PERCENT: z.coerce.number().min(1).max(100).default(90),
 });
 
 export interface HostConfig {
@@ -34,6 +38,8 @@ export interface HostConfig {
   poolTarget: number;
   poolShells: number;
   aptMirror: string | undefined;
+  agentPatienceMs: number;
+  diskWatermarkPercent: number;
 }
 
 /** Reads the configuration. An empty variable is an unset one. @throws CodedError naming every problem at once */
@@ -57,5 +63,7 @@ export function readConfig(environment: NodeJS.ProcessEnv): HostConfig {
     poolTarget: values.TORPOR_POOL_TARGET,
     poolShells: values.TORPOR_POOL_SHELLS,
     aptMirror: values.TORPOR_APT_MIRROR,
+    agentPatienceMs: values.TORPOR_AGENT_TIMEOUT_SECONDS * 1000,
+    diskWatermarkPercent: values.TORPOR_DISK_WATERMARK_PERCENT,
   };
 }

@@ -3,7 +3,7 @@ import { chmodSync, chownSync, existsSync, rmSync } from "node:fs";
 import { mkdir, readFile, statfs } from "node:fs/promises";
 import { availableParallelism, hostname, totalmem } from "node:os";
 import { join } from "node:path";
-import { createLog, Gate, Scope, systemClock } from "@torpor/base";
+import { createLog, Gate, type Log, Scope, systemClock } from "@torpor/base";
 import { CodedError, type HostHealth } from "@torpor/protocol";
 import { createHostApi } from "./api/host-api.ts";
 import { CgroupTree, systemCgroupMounts } from "./cgroup.ts";
@@ -13,10 +13,12 @@ import { findRunsc, inspectRunsc } from "./driver/gvisor/runsc.ts";
 import { ImageStore } from "./image/image-store.ts";
 import { instanceNames } from "./instance.ts";
 import { Journal } from "./journal.ts";
+import type { Headroom } from "./machine/capacity.ts";
 import { EventFeed } from "./machine/event-feed.ts";
 import { MachineJournal } from "./machine/machine-journal.ts";
 import { Machines } from "./machine/machines.ts";
 import { newMachineId } from "./machine/new-entry.ts";
+import { Reconciliation } from "./machine/reconciliation.ts";
 import { Sleep } from "./machine/sleep.ts";
 import { defaultRestoreWidth } from "./machine/pool.ts";
 import { Slots } from "./machine/slots.ts";
@@ -31,7 +33,7 @@ const VERSION = "0.1.0";
 /** Writable layer and limits of machines that wait in the pool; what most creates ask for. */
 const POOL_DISK_MIB = 4096;
 const POOL_MEMORY_MIB = 1024;
-const PRUNE_INTERVAL_MS = 60_000;
+const TIDY_INTERVAL_MS = 60_000;
 
 async function main(): Promise<void> {
   const config = readConfig(process.env);
@@ -97,7 +99,7 @@ async function main(): Promise<void> {
     cacheDir: join(hostDir, "cache"),
     mirror: config.aptMirror,
   });
-  const headroom = await watchHeadroom(hostDir, scope);
+  const headroom = await watchHeadroom(hostDir, config.diskWatermarkPercent, scope);
   const images = new ImageStore(join(hostDir, "images"));
   await images.open();
   const sleep = new Sleep({
@@ -126,15 +128,14 @@ async function main(): Promise<void> {
       diskMb: (await diskOf(hostDir)).totalMb,
     },
     headroom,
+    agentPatienceMs: config.agentPatienceMs,
   });
-  const { adopted, ended } = await machines.adopt();
-  const swept = await slots.sweep();
-  await machines.sweepImages();
+  const adoption = await machines.adopt();
   machines.watch();
   scope.defer(() => machines.stopWatching());
   await pools.start();
-  const prune = setInterval(() => journal.prune(Date.now()), PRUNE_INTERVAL_MS);
-  scope.defer(() => clearInterval(prune));
+  const reconciliation = new Reconciliation({ machines, slots, images, log });
+  scope.defer(keepTidy(journal, reconciliation, log));
 
   let drained: Promise<void> | undefined;
   const health = async (): Promise<HostHealth> => ({
@@ -159,6 +160,7 @@ async function main(): Promise<void> {
     token: config.token,
     health,
     // A second caller joins the first; one that failed can be asked again.
+    reconciliation,
     drain: () =>
       (drained ??= drainAll().catch((error: unknown) => {
         drained = undefined;
@@ -168,7 +170,10 @@ async function main(): Promise<void> {
   const drainAll = async (): Promise<void> => {
     await machines.endAll("shutdown");
     await pools.stop();
-    await slots.sweep();
+    await reconciliation.idle();
+    const { failed } = await slots.sweep();
+    if (failed.size > 0)
+      throw new AggregateError(failed.values(), `slots ${[...failed.keys()].join(", ")} cannot be cleared`);
     await router.remove();
     cgroups.close();
     journal.setFact("router", null);
@@ -182,9 +187,7 @@ async function main(): Promise<void> {
   log.info({
     op: "host.start",
     outcome: "ready",
-    adopted,
-    ended,
-    swept: swept.length,
+    ...adoption,
     driver: driver.info.name,
     driverVersion: runsc.version,
     durationMs: Math.round(performance.now() - startedAt),
@@ -198,6 +201,21 @@ async function main(): Promise<void> {
   log.info({ op: "host.stop", outcome: "stopped", signal, left: machines.counts.running });
 }
 
+/** Keeps the journal small and the machine free of what nobody owns, now and once a minute. @returns stops it */
+function keepTidy(journal: Journal, reconciliation: Reconciliation, log: Log): () => void {
+  const tidy = (): void => {
+    try {
+      journal.prune(Date.now());
+    } catch (error) {
+      log.error({ op: "journal.prune", err: error }, "will be tried again in a minute");
+    }
+    reconciliation.sweep().catch((error: unknown) => log.error({ op: "host.sweep", err: error }));
+  };
+  tidy();
+  const timer = setInterval(tidy, TIDY_INTERVAL_MS);
+  return () => clearInterval(timer);
+}
+
 async function openRouter(
   journal: Journal,
   instance: ReturnType<typeof instanceNames>,
@@ -205,25 +223,41 @@ async function openRouter(
 ): Promise<Router> {
   const memory = (journal.fact("router") ?? undefined) as RouterMemory | undefined;
   const egress = new Map<number, Egress>();
-  for (const entry of journal.living()) if (entry.slot !== null) egress.set(entry.slot, entry.spec.network);
+  const { entries, broken } = journal.living();
+  for (const entry of entries) if (entry.slot !== null) egress.set(entry.slot, entry.spec.network);
+  // What it may reach is not known: nothing, then.
+  for (const { slot } of broken) if (typeof slot === "number") egress.set(slot, "none");
   const router = await Router.open({ instance, memory, resolvers, egress });
   journal.setFact("router", router.memory);
   return router;
 }
 
-async function diskOf(directory: string): Promise<{ totalMb: number; freeMb: number }> {
-  const { blocks, bavail, bsize } = await statfs(directory);
-  return { totalMb: Math.floor((blocks * bsize) / 1048576), freeMb: Math.floor((bavail * bsize) / 1048576) };
+/** The numbers of `df`: blocks kept for root are neither used nor free. */
+async function diskOf(directory: string): Promise<{ totalMb: number; freeMb: number; usedPercent: number }> {
+  const { blocks, bfree, bavail, bsize } = await statfs(directory);
+  const used = blocks - bfree;
+  return {
+    totalMb: Math.floor((blocks * bsize) / 1048576),
+    freeMb: Math.floor((bavail * bsize) / 1048576),
+    usedPercent: (100 * used) / Math.max(1, used + bavail),
+  };
 }
 
 /** Free memory and disk, looked at twice a second so that a create need not. */
 async function watchHeadroom(
   directory: string,
+  diskWatermarkPercent: number,
   scope: Scope,
-): Promise<() => { memoryMb: number; diskMb: number }> {
-  const look = async (): Promise<{ memoryMb: number; diskMb: number }> => {
+): Promise<() => Headroom> {
+  const look = async (): Promise<Headroom> => {
     const available = /^MemAvailable:\s+(\d+) kB/m.exec(await readFile("/proc/meminfo", "utf8"))?.[1];
-    return { memoryMb: Math.floor(Number(available) / 1024), diskMb: (await diskOf(directory)).freeMb };
+    const { freeMb, usedPercent } = await diskOf(directory);
+    return {
+      memoryMb: Math.floor(Number(available) / 1024),
+      diskMb: freeMb,
+      diskUsedPercent: usedPercent,
+      diskWatermarkPercent,
+    };
   };
   let latest = await look();
   const timer = setInterval(() => {

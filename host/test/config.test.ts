@@ -21,6 +21,8 @@ describe("the host's configuration", () => {
       poolTarget: 3,
       poolShells: 2,
       aptMirror: undefined,
+      agentPatienceMs: 30_000,
+      diskWatermarkPercent: 90,
     });
   });
 

@@ -52,7 +52,7 @@ describe("the journal", () => {
   test("is whole for a second reader without a close, as after kill -9", () => {
     journal.put(journalEntry({ id: "one" }));
     const second = new Journal(path);
-    expect(second.living().map(({ id }) => id)).toEqual(["one"]);
+    expect(second.living().entries.map(({ id }) => id)).toEqual(["one"]);
     second.close();
   });
 
@@ -62,7 +62,7 @@ describe("the journal", () => {
     expect(
       journal
         .living()
-        .map(({ id }) => id)
+        .entries.map(({ id }) => id)
         .sort(),
     ).toEqual(["creating", "ending", "running"]);
   });

@@ -61,6 +61,18 @@ async function image(
   return { id: imageId, sizeBytes, createdAt: bench.clock.now() };
 }
 
+function stateOfOne(): string | undefined {
+  return bench.machines.get("one")?.state;
+}
+
+async function until(condition: () => boolean): Promise<void> {
+  const deadline = performance.now() + 5000;
+  while (!condition()) {
+    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+}
+
 async function expectWakes(): Promise<void> {
   await bench.machines.wake("one");
   const { slot } = bench.machines.reach("one").handle.place;
@@ -84,9 +96,9 @@ describe("a host that comes back to a machine that rested", () => {
         }),
       );
       bench.router.slots.set(44, "internet"); // of the wake under way: nobody's now
-      expect(await bench.restart()).toEqual({ adopted: 1, ended: 0, swept: [44] });
+      expect(await bench.restart()).toEqual({ adopted: 1, failed: 0, ended: 0, swept: [44] });
+      await until(() => stateOfOne() === "hibernated");
       expect(bench.machines.get("one")).toMatchObject({
-        state: "hibernated",
         last_activity_at: new Date(5).toISOString(),
       });
       expect(bench.events).toEqual([]);
@@ -99,6 +111,7 @@ describe("a host that comes back to a machine that rested", () => {
     bench.router.slots.set(SLOT, "internet");
     bench.journal.put(journalEntry({ id: "one", state: "hibernated", ...STANDING, image: await image() }));
     await bench.restart();
+    await until(() => bench.journal.get("one")?.slot === null);
     expect(bench.inPlace).toEqual(NOTHING);
     expect(bench.journal.get("one")).toMatchObject({ state: "hibernated", slot: null, pid: null });
     await expectWakes();
@@ -110,7 +123,7 @@ describe("a host that comes back to a machine that rested", () => {
     const gone = { slot: SLOT, address: fakeAddress(SLOT), pid: 4_194_305, startTime: 1 };
     bench.journal.put(journalEntry({ id: "one", state: "hibernated", ...gone, image: await image() }));
     bench.journal.put(journalEntry({ id: "two", ...STANDING }));
-    expect(await bench.restart()).toEqual({ adopted: 2, ended: 0, swept: [] });
+    expect(await bench.restart()).toEqual({ adopted: 2, failed: 0, ended: 0, swept: [] });
     expect([bench.inPlace.networks, bench.driver.kills]).toEqual([[SLOT], 0]);
     expect(bench.machines.reach("two").handle.place.slot).toBe(SLOT);
     await expectWakes();
@@ -157,17 +170,40 @@ describe("a host that comes back to a machine on its way", () => {
       bench.router.slots.set(SLOT, "internet");
       await image();
       bench.journal.put(journalEntry({ id: "one", state, ...STANDING, generation: 7 }));
-      expect(await bench.restart()).toEqual({ adopted: 1, ended: 0, swept: [] });
-      expect(bench.machines.get("one")).toMatchObject({ state: "running", generation: 7, image: null });
+      expect(await bench.restart()).toEqual({ adopted: 1, failed: 0, ended: 0, swept: [] });
+      await until(() => stateOfOne() === "running");
+      expect(bench.machines.get("one")).toMatchObject({ generation: 7, image: null });
       expect(guest).toMatchObject({ locked: false, inits: [{ generation: 7, previous_host_key: "key" }] });
+      await bench.machines.sweepImages(); // the first one left it alone, since it was not known yet what it is
       expect(bench.imagesInPlace).toEqual([]);
     },
   );
 
-  test("ends one that was hibernating and whose process has died with the host", async () => {
+  test("finds one asleep whose image was written before its journal was, and whose process has died", async () => {
+    bench.router.slots.set(SLOT, "internet");
+    const { id } = await image();
     bench.journal.put(journalEntry({ id: "one", state: "hibernating", ...STANDING, pid: 4_194_305 }));
-    expect(await bench.restart()).toMatchObject({ adopted: 0, ended: 1 });
-    expect(bench.machines.get("one")).toMatchObject({ state: "ended", reason: "runtime_crashed" });
+    expect(await bench.restart()).toMatchObject({ adopted: 1, failed: 0 });
+    await until(() => stateOfOne() === "hibernated");
+    expect([bench.inPlace, bench.imagesInPlace]).toEqual([NOTHING, [id]]);
+    await expectWakes();
+  });
+
+  test("finds one asleep whose image was written before its journal was, and whose guest is gone", async () => {
+    guest = await FakeGuest.listen(fakeAddress(SLOT), () => "refuses");
+    bench.router.slots.set(SLOT, "internet");
+    await image();
+    bench.journal.put(journalEntry({ id: "one", state: "hibernating", ...STANDING }));
+    await bench.restart();
+    await until(() => stateOfOne() === "hibernated");
+    expect(bench.inPlace).toEqual(NOTHING);
+    await expectWakes();
+  });
+
+  test("fails one that was hibernating and whose process has died with the host", async () => {
+    bench.journal.put(journalEntry({ id: "one", state: "hibernating", ...STANDING, pid: 4_194_305 }));
+    expect(await bench.restart()).toMatchObject({ adopted: 0, failed: 1 });
+    expect(bench.machines.get("one")).toMatchObject({ state: "failed", reason: "runtime_crashed" });
   });
 
   test("leaves one paused that was paused", async () => {
@@ -180,11 +216,12 @@ describe("a host that comes back to a machine on its way", () => {
     bench.machines.reach("one");
   });
 
-  test("ends one that cannot be unlocked again", async () => {
+  test("fails one that cannot be unlocked again", async () => {
     guest = await FakeGuest.listen(fakeAddress(SLOT), () => "refuses");
     bench.router.slots.set(SLOT, "internet");
     bench.journal.put(journalEntry({ id: "one", state: "hibernating", ...STANDING }));
-    expect(await bench.restart()).toMatchObject({ adopted: 0, ended: 1 });
-    expect(bench.inPlace).toEqual(NOTHING);
+    await bench.restart();
+    await until(() => stateOfOne() === "failed" && bench.inPlace.networks.length === 0);
+    expect(bench.machines.get("one")?.reason).toBe("agent_unresponsive");
   });
 });

@@ -262,7 +262,7 @@ describe("a deadline with on_expire: destroy", () => {
   });
 
   test("is not put off by a sleep that fails", async () => {
-    bench.free = { memoryMb: 4096, diskMb: 1500 };
+    bench.free.diskMb = 1500;
     await create({ idle_timeout_seconds: 60, deadline_unix_ms: bench.clock.now() + 61_000 });
     bench.driver.fail("checkpoint", 1000);
     await advance(60_000);

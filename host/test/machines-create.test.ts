@@ -176,14 +176,28 @@ describe("what the host cannot give is refused before anything is made", () => {
     expect(bench.machines.get("one")).toBeUndefined();
   });
 
-  test.each([
-    { memoryMb: 255, diskMb: 4096 },
-    { memoryMb: 4096, diskMb: 1023 },
-  ])("when it has only %o free", async (free) => {
-    bench.free = free;
+  test("when it has too little memory free", async () => {
+    bench.free.memoryMb = 255;
     await expect(bench.machines.create("one", TEST_SPEC)).rejects.toMatchObject({
       code: "capacity_exhausted",
       retryable: true,
+    });
+    expect(bench.machines.get("one")).toBeUndefined();
+  });
+
+  test.each([
+    { diskMb: 1023, diskUsedPercent: 50 },
+    { diskMb: 40_000, diskUsedPercent: 90 },
+  ])("when its disk stands at %o, with what is free and what to do", async (free) => {
+    Object.assign(bench.free, free);
+    await expect(bench.machines.create("one", TEST_SPEC)).rejects.toMatchObject({
+      code: "no_space",
+      message: expect.stringContaining("destroy sandboxes or snapshots") as string,
+      details: {
+        free_bytes: free.diskMb * 1048576,
+        used_percent: free.diskUsedPercent,
+        watermark_percent: 90,
+      },
     });
     expect(bench.machines.get("one")).toBeUndefined();
   });

@@ -208,20 +208,68 @@ describe("the watch", () => {
     bench.machines.watch();
   });
 
-  test("ends a machine whose process has died, with the runtime's last words", async () => {
+  test("fails a machine whose process has died, with the runtime's last words, and keeps its files", async () => {
+    writeFileSync(join(bench.directory, "machines", "1", "console.log"), "last words");
     await bench.driver.crash(1, "panic: something went wrong\nsecond line\n");
-    await until(() => state("one") === "ended");
-    expect(bench.machines.get("one")).toMatchObject({
+    await until(() => bench.events.length === 2);
+    const failed = {
+      state: "failed",
       reason: "runtime_crashed",
       message: expect.stringMatching(/: panic: something went wrong$/) as string,
+      ended_at: new Date(bench.clock.now()).toISOString(),
+    };
+    expect(bench.machines.get("one")).toMatchObject(failed);
+    expect(bench.inPlace).toEqual({ machines: [], networks: [], directories: ["1"] });
+    expect(await bench.machines.console("one")).toBe("last words");
+    await expect(bench.machines.awaken("one")).rejects.toMatchObject({
+      code: "sandbox_ended",
+      details: { reason: "runtime_crashed" },
     });
+    bench.clock.advance(5);
+    expect(await bench.machines.end("one", "user")).toMatchObject({ ...failed, state: "ended" });
     expect(bench.inPlace).toEqual(NOTHING);
+    expect(bench.events).toEqual(["started", "failed: runtime_crashed", "ended: runtime_crashed"]);
+  });
+
+  test("removes what is left of a failed one when its ttl ends, or after a day", async () => {
+    await bench.machines.create("two", { ...TEST_SPEC, deadline_unix_ms: bench.clock.now() + 60_000 });
+    for (const slot of [1, 2]) await bench.driver.crash(slot);
+    await until(() => ["one", "two"].every((id) => state(id) === "failed"));
+    await until(() => bench.inPlace.networks.length === 0);
+    bench.clock.advance(60_000);
+    await until(() => state("two") === "ended");
+    expect([state("one"), bench.machines.get("two")?.reason]).toEqual(["failed", "runtime_crashed"]);
+    bench.clock.advance(24 * 3600_000);
+    await until(() => state("one") === "ended");
+    expect(bench.inPlace).toEqual(NOTHING);
+  });
+
+  test("tries again to stop what is left of a failed one, and a destroy at that moment wins", async () => {
+    bench.driver.fail("stop", 2);
+    await bench.driver.crash(1);
+    await until(() => bench.driver.machines.size === 0);
+    expect(state("one")).toBe("failed");
+    expect((await bench.machines.end("one", "user")).state).toBe("ended");
+    expect(bench.inPlace).toEqual(NOTHING);
+  });
+
+  test("sees a crash in the middle of a sleep", async () => {
+    const release = bench.driver.hold("checkpoint");
+    const sleep = bench.machines.hibernate("one").catch(() => "refused");
+    await until(() => bench.driver.machine(1).guest?.freezes === 1);
+    await bench.driver.crash(1);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    release();
+    expect(await sleep).toBe("refused");
+    await until(() => state("one") === "failed");
+    expect(bench.machines.get("one")?.reason).toBe("runtime_crashed");
+    expect(bench.imagesInPlace).toEqual([]);
   });
 
   test("says so when it died for lack of memory", async () => {
     bench.driver.machine(1).oomKills = 1;
     await bench.driver.crash(1);
-    await until(() => state("one") === "ended");
+    await until(() => state("one") === "failed");
     expect(bench.machines.get("one")).toMatchObject({
       reason: "oom",
       message: expect.stringContaining("512 MB") as string,

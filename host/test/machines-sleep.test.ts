@@ -175,10 +175,10 @@ describe("a hibernation that fails leaves the machine running, unlocked, in the 
   });
 
   test("when there is no room for the image: it is not even begun", async () => {
-    bench.free = { memoryMb: 4096, diskMb: 1023 };
+    bench.free.diskMb = 1023;
     await expect(bench.machines.hibernate("one")).rejects.toMatchObject({ code: "no_space" });
     expect(bench.driver.machine(1).guest?.freezes).toBe(0);
-    bench.free = { memoryMb: 4096, diskMb: 4096 };
+    bench.free.diskMb = 4096;
     await expectUnharmed();
   });
 
@@ -207,12 +207,13 @@ describe("a hibernation that fails leaves the machine running, unlocked, in the 
     await expectUnharmed();
   });
 
-  test("but ends one that cannot be unlocked again", async () => {
+  test("but fails one that cannot be unlocked again", async () => {
     bench.driver.fail("checkpoint");
     bench.driver.initBehaviour = "refuses";
     await expect(bench.machines.hibernate("one")).rejects.toThrow();
-    await until(() => state() === "ended");
+    await until(() => state() === "failed" && bench.inPlace.networks.length === 0);
     expect(bench.machines.get("one")?.reason).toBe("runtime_crashed");
+    expect((await bench.machines.end("one", "user")).reason).toBe("runtime_crashed");
     expect(bench.inPlace).toEqual(NOTHING);
   });
 });
@@ -262,9 +263,9 @@ describe("a wake that fails leaves the machine asleep, with its image, and nothi
   });
 
   test("at the very first step, for lack of memory: nobody hangs on it", async () => {
-    bench.free = { memoryMb: 10, diskMb: 4096 };
+    bench.free.memoryMb = 10;
     await expectAsleep("capacity_exhausted");
-    bench.free = { memoryMb: 4096, diskMb: 4096 };
+    bench.free.memoryMb = 4096;
     await expectWakes();
   });
 

@@ -19,6 +19,8 @@
  *     GET    /v1/snapshots                    { snapshots: MachineSnapshot[] }
  *     GET    /v1/snapshots/{id}               MachineSnapshot
  *     DELETE /v1/snapshots/{id}               204; idempotent
+ *     GET    /v1/findings                     { findings: HostFinding[] }: where journal and machine disagree
+ *     POST   /v1/findings/repair              HostRepair: what was found is put right where that can be done
  *     POST   /v1/drain                        ends every machine, the pool and the network; 200 when all is gone
  *     GET    /metrics                         Prometheus text
  *
@@ -78,6 +80,8 @@ export type MachineState =
   | "hibernated"
   | "waking"
   | "snapshotting"
+  /** Its processes have ended by themselves, or had to be: nothing runs, its files are kept for a look until it is ended. */
+  | "failed"
   | "ending"
   | "ended";
 
@@ -125,7 +129,7 @@ export interface Machine {
 
 export interface HostEvent {
   seq: number;
-  type: "started" | "ended" | "deadline_changed" | "paused" | "resumed" | "hibernated" | "woken";
+  type: "started" | "ended" | "failed" | "deadline_changed" | "paused" | "resumed" | "hibernated" | "woken";
   machine_id: string;
   at: string;
   machine: Machine;
@@ -170,4 +174,28 @@ export interface HostHealth {
   capacity: { cpus: number; memory_mb: number; disk_mb: number };
   machines: { running: number; creating: number };
   pool: { template: string; ready: number; target: number }[];
+}
+
+/** A disagreement between the host's journal and what is on the machine. */
+export interface HostFinding {
+  kind:
+    | "record_unreadable"
+    | "slot_unclaimed"
+    | "image_orphan"
+    | "image_missing"
+    | "image_unreadable"
+    | "machine_stuck";
+  /** The sandbox, slot or image. */
+  what: string;
+  /** A sentence for a person. */
+  message: string;
+  /** What a repair does; null when it takes a person. */
+  repair: string | null;
+}
+
+export interface HostRepair {
+  repaired: HostFinding[];
+  failed: { finding: HostFinding; error: string }[];
+  /** What takes a person. */
+  left: HostFinding[];
 }

@@ -57,6 +57,8 @@ export const END_REASONS = [
   "budget",
   "oom",
   "runtime_crashed",
+  /** Its processes live, but the agent inside has not answered for too long. */
+  "agent_unresponsive",
   "create_failed",
   /** The client left before it could learn the id of what it had asked for. */
   "abandoned",

@@ -155,12 +155,20 @@ export class FakeHost {
   end(id: string, reason: EndReason, { silent = false, message = null as string | null } = {}): void {
     const entry = this.machines.get(id);
     if (entry === undefined || entry.machine.state === "ended") return;
+    const failed = entry.machine.state === "failed"; // why it failed is why it has ended
     entry.machine.state = "ended";
-    entry.machine.reason = reason;
-    entry.machine.message = message;
-    entry.machine.ended_at = new Date().toISOString();
+    if (!failed) Object.assign(entry.machine, { reason, message, ended_at: new Date().toISOString() });
     entry.guest.close();
     if (!silent) this.#emit("ended", entry.machine);
+  }
+
+  /** Fails a machine: it runs no more, and what is left of it stays until it is deleted. */
+  fail(id: string, reason: EndReason, { silent = false } = {}): void {
+    const entry = this.machines.get(id);
+    if (entry === undefined) return;
+    Object.assign(entry.machine, { state: "failed", reason, ended_at: new Date().toISOString() });
+    entry.guest.close();
+    if (!silent) this.#emit("failed", entry.machine);
   }
 
   /** Moves a machine as a client or its idle clock would, one move at a time, with its event unless `silent`. */

@@ -244,6 +244,32 @@ describe("the host's word", () => {
     });
   });
 
+  test("that a machine has failed reaches the record: no more work, and a destroy keeps the reason", async () => {
+    const { id } = await world.sandbox();
+    world.host.fail(id, "oom");
+    await eventually(async () => (await stateOf(id)) === "failed oom");
+    expect((await world.exec(id, { cmd: "true" })).body).toMatchObject({
+      error: { code: "sandbox_ended", details: { reason: "oom" } },
+    });
+    world.server.watch.reconcileSoon();
+    await world.restart();
+    expect(await stateOf(id)).toBe("failed oom");
+    expect((await world.call("DELETE", `/v1/sandboxes/${id}`)).status).toBe(200);
+    expect(await stateOf(id)).toBe("destroyed oom");
+  });
+
+  test("that a machine which slept was woken and failed is caught up with too", async () => {
+    const { id } = await world.sandbox();
+    await world.host.move(id, "hibernate");
+    await eventually(async () => (await stateOf(id)) === "hibernated null");
+    await world.restart();
+    world.host.fail(id, "runtime_crashed", { silent: true });
+    await world.restart();
+    await eventually(async () => (await stateOf(id)) === "failed runtime_crashed");
+    world.host.end(id, "runtime_crashed");
+    await eventually(async () => (await stateOf(id)) === "destroyed runtime_crashed");
+  });
+
   test("is caught up with after the server was away", async () => {
     const first = await world.sandbox();
     const second = await world.sandbox();

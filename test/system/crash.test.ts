@@ -1,10 +1,11 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Machine, newSandboxId } from "@torpor/protocol";
 import { afterEach, beforeAll, describe, expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
 import type { Instance } from "../src/instance.ts";
 import { lookAtMachine } from "../src/leak-check.ts";
+import { sandboxProcess, slotOf } from "../src/sandbox-process.ts";
 import { useInstance } from "../src/use-instance.ts";
 
 describe("the host's crashes", () => {
@@ -153,14 +154,14 @@ describe("the host's crashes", () => {
     expect((await instance.host.health()).host_id).not.toBe("");
   });
 
-  test("of a machine whose runtime dies: it has ended, with the reason, within two seconds", async () => {
+  test("of a machine whose runtime dies: it has failed, with the reason, within two seconds, its files kept until it is destroyed", async () => {
     const { id } = await instance.host.create();
     const pid = sandboxProcess(instance, id);
     const killedAt = performance.now();
     process.kill(pid, "SIGKILL");
-    const machine = await eventually("the machine to be ended", async () => {
+    const machine = await eventually("the machine to have failed", async () => {
       const seen = await instance.host.get(id);
-      return seen.state === "ended" ? seen : undefined;
+      return seen.state === "failed" ? seen : undefined;
     });
     expect(performance.now() - killedAt).toBeLessThan(2000);
     expect(machine).toMatchObject({ reason: "runtime_crashed" });
@@ -169,6 +170,13 @@ describe("the host's crashes", () => {
       410,
       { error: { code: "sandbox_ended", details: { reason: "runtime_crashed" } } },
     ]);
+    const disk = join(instance.stateDir, "host", "machines", slotOf(instance, id) ?? "", "disk.ext4");
+    expect(existsSync(disk)).toBe(true);
+    await instance.killHost("SIGKILL");
+    await instance.startHost();
+    expect(await instance.host.get(id)).toMatchObject({ state: "failed", reason: "runtime_crashed" });
+    expect(await instance.host.end(id)).toMatchObject({ state: "ended", reason: "runtime_crashed" });
+    expect(existsSync(disk)).toBe(false);
   });
 
   test("of a runtime in the middle of a command: the command's stream is cut, not left hanging", async () => {
@@ -233,24 +241,3 @@ describe("the host's crashes", () => {
     expect(livedMs[19]).toBeLessThan(1000);
   });
 });
-
-/** The process whose end is the machine's end. */
-function sandboxProcess(instance: Instance, machineId: string): number {
-  for (const name of readdirSync("/proc")) {
-    if (!/^\d+$/.test(name)) continue;
-    let command = "";
-    try {
-      command = readFileSync(`/proc/${name}/cmdline`, "utf8");
-    } catch {
-      continue;
-    }
-    if (!command.startsWith("runsc-sandbox") || !command.includes(instance.stateDir)) continue;
-    if (command.includes(`/machines/${slotOf(instance, machineId)}/`)) return Number(name);
-  }
-  throw new Error(`no runtime process of ${machineId}`);
-}
-
-/** The slot is nobody's business but the host's; its log names it. */
-function slotOf(instance: Instance, machineId: string): string | undefined {
-  return new RegExp(`"sandboxId":"${machineId}".*"slot":(\\d+)`).exec(instance.log("host"))?.[1];
-}

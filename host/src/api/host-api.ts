@@ -15,6 +15,7 @@ import {
 } from "@torpor/protocol";
 import type { EventFeed } from "../machine/event-feed.ts";
 import type { Machines } from "../machine/machines.ts";
+import type { Reconciliation } from "../machine/reconciliation.ts";
 import type { TemplatePools } from "../machine/template-pools.ts";
 import { readJson } from "./body.ts";
 import { proxyToGuest } from "./guest-proxy.ts";
@@ -28,6 +29,7 @@ export interface HostApiOptions {
   /** Bearer token of the server. */
   token: string;
   health: () => Promise<HostHealth>;
+  reconciliation: Pick<Reconciliation, "findings" | "repair">;
   /** Ends everything; afterwards the host only answers `health`. */
   drain: () => Promise<void>;
 }
@@ -99,7 +101,7 @@ export function createHostApi(options: HostApiOptions): Server {
   }
 }
 
-function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): Route[] {
+function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: HostApiOptions): Route[] {
   return [
     // First: the hot path.
     {
@@ -219,6 +221,16 @@ function hostRoutes({ machines, pools, feed, health, drain }: HostApiOptions): R
         await pools.remove(name, await machines.templatesInUse());
         outgoing.writeHead(204).end();
       },
+    },
+    {
+      method: "GET",
+      pattern: /^\/v1\/findings$/,
+      answer: async ({ outgoing }) => json(outgoing, 200, { findings: await reconciliation.findings() }),
+    },
+    {
+      method: "POST",
+      pattern: /^\/v1\/findings\/repair$/,
+      answer: async ({ outgoing }) => json(outgoing, 200, await reconciliation.repair()),
     },
     {
       method: "POST",

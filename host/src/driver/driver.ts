@@ -77,6 +77,8 @@ export interface Driver {
   checkpoint(machine: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
   /** Changes the limits of a living machine. */
   limit(machine: MachineHandle, limits: MachineLimits): void;
+  /** Ends every process of the machine at once; its files stay. Idempotent; also for one that died by itself. */
+  stop(place: MachinePlace): Promise<void>;
   /** Ends the machine at once and removes what the driver made. Idempotent; also for one that died by itself. */
   kill(place: MachinePlace): Promise<void>;
   /** Whether a machine from the journal still runs. */

@@ -73,8 +73,7 @@ export class GuestClient {
       signal?.throwIfAborted();
       try {
         // A SYN sent before the guest's network is up is lost and sent again only after a second: ask anew instead.
-        const answer = await this.#call("GET", "/health", undefined, 200);
-        return { locked: answer.headers["x-torpor-locked"] === "1" };
+        return await this.health(200);
       } catch (error) {
         last = error;
       }
@@ -84,6 +83,12 @@ export class GuestClient {
       "deadline_exceeded",
       `the guest agent at ${this.address} did not answer within ${timeoutMs} ms: ${String(last)}`,
     );
+  }
+
+  /** Whether the agent is locked. @throws Error when it does not answer within `timeoutMs` */
+  async health(timeoutMs: number): Promise<{ locked: boolean }> {
+    const answer = await this.#call("GET", "/health", undefined, timeoutMs);
+    return { locked: answer.headers["x-torpor-locked"] === "1" };
   }
 
   /**

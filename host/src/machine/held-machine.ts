@@ -1,15 +1,24 @@
-import type { EndReason, Machine, MachineSnapshot, MachineUpdate } from "@torpor/protocol";
+import {
+  CodedError,
+  type EndReason,
+  type Machine,
+  type MachineSnapshot,
+  type MachineUpdate,
+} from "@torpor/protocol";
 import type { MachineHandle } from "../driver/driver.ts";
 import type { MachineEntry } from "../journal.ts";
 import type { Activity } from "./activity.ts";
+import { AgentWatch } from "./agent-watch.ts";
+import { followJump, setDeadline, takeOverClocks } from "./boot-moment.ts";
 import { boundConsole } from "./console-log.ts";
 import { crashReason } from "./crash-reason.ts";
 import { HeldState } from "./held-state.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import type { Live, Phase } from "./phase.ts";
-import { abandon, adoptStanding } from "./transition/adopt.ts";
+import { adoptAsleep, adoptStanding, findImage } from "./transition/adopt.ts";
 import { create } from "./transition/create.ts";
-import { end, endInBackground } from "./transition/end.ts";
+import { end, endInBackground, endLeftover } from "./transition/end.ts";
+import { failInBackground, failLeftover, stopProcesses } from "./transition/fail.ts";
 import { hibernate, rest, snapshot } from "./transition/hibernate.ts";
 import { pause, resume } from "./transition/pause.ts";
 import { wake } from "./transition/wake.ts";
@@ -23,6 +32,8 @@ const SLEEP_RETRY_MS = 30_000;
  */
 export class HeldMachine {
   readonly #state: HeldState;
+  /** While it runs. */
+  #agentWatch: AgentWatch | undefined;
 
   constructor(entry: MachineEntry, parts: MachineParts, onGone: () => void) {
     this.#state = new HeldState(entry, parts, this, onGone);
@@ -66,13 +77,26 @@ export class HeldMachine {
     this.requireRunning();
   }
 
-  /** Changes clocks and what they do; in the journal when this returns. @throws CodedError 410 when it has ended */
+  /**
+   * Changes clocks and what they do; in the journal when this returns.
+   *
+   * @throws CodedError 410 when it has ended; `wrong_state` for a deadline that comes when the earlier one has just run out
+   *   and put it to sleep: a renewal wins or loses, never both
+   */
   update({ deadline_unix_ms: deadline, ...changes }: MachineUpdate): Machine {
     const { entry } = this;
     if (this.phase.name !== "paused" && this.phase.name !== "hibernated" && this.phase.name !== "moving")
       this.requireRunning();
-    const before = { deadline: entry.deadlineUnixMs, spec: { ...entry.spec } };
-    if (deadline !== undefined) entry.deadlineUnixMs = deadline;
+    if (deadline !== undefined && this.phase.name === "moving" && this.phase.cause === "ttl") {
+      throw new CodedError(
+        "wrong_state",
+        `sandbox ${entry.id} is going to sleep since its ttl has run out, so it cannot be renewed now; try again shortly, or wake it`,
+        { details: { state: entry.state } },
+      );
+    }
+    const { deadlineUnixMs, deadlineMoment } = entry;
+    const before = { deadlineUnixMs, deadlineMoment, spec: { ...entry.spec } };
+    if (deadline !== undefined) setDeadline(entry, deadline, this.#state.parts.clock);
     Object.assign(
       entry.spec,
       Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined)),
@@ -80,7 +104,7 @@ export class HeldMachine {
     try {
       this.#state.parts.journal.commit(entry);
     } catch (error) {
-      entry.deadlineUnixMs = before.deadline;
+      Object.assign(entry, { deadlineUnixMs: before.deadlineUnixMs, deadlineMoment: before.deadlineMoment });
       Object.assign(entry.spec, before.spec);
       throw error;
     }
@@ -110,11 +134,11 @@ export class HeldMachine {
   }
 
   /** Puts it to storage. Idempotent, callers share one sleep; a failure leaves it running. */
-  async hibernate(): Promise<Machine> {
+  async hibernate(cause?: "ttl"): Promise<Machine> {
     while (this.#state.isBusy) if (await this.#state.join("hibernated")) return this.show();
     if (this.phase.name === "hibernated") return this.show();
     this.#resumeIfPaused();
-    await hibernate(this.#state, this.requireRunning());
+    await hibernate(this.#state, this.requireRunning(), cause);
     return this.show();
   }
 
@@ -141,45 +165,124 @@ export class HeldMachine {
     return end(this.#state, reason, message);
   }
 
-  /** Takes up a machine that an earlier host process left asleep, its processes perhaps still in `slot`. */
-  adoptAsleep(slot: number | null): Promise<void> {
-    return rest(this.#state, slot);
+  /**
+   * Takes up a machine that an earlier host process left. None waits for its guest, or for what is left of it to go.
+   *
+   * @param handle its process, when that lives. @returns what it is from now on. @throws what kept it from being taken up
+   */
+  async adopt(handle: MachineHandle | undefined): Promise<"standing" | "asleep" | "failed" | "ended"> {
+    const { entry } = this;
+    takeOverClocks(entry, this.#state.parts.clock);
+    const { state, reason, message } = entry;
+    if (state === "failed") {
+      void failLeftover(this.#state, reason ?? "runtime_crashed", message ?? "");
+      return "failed";
+    }
+    // Whatever has become of its image: one that cannot be read now may be put back, and a wake says what is wrong.
+    if ((state === "hibernated" || state === "waking") && entry.image !== null) {
+      this.#restInBackground(entry.slot);
+      return "asleep";
+    }
+    if (state === "creating") {
+      endLeftover(this.#state, "create_failed", "the host was restarted while it was being created");
+      return "ended";
+    }
+    if (state === "ending") {
+      endLeftover(
+        this.#state,
+        reason ?? "user",
+        message ?? "its ending was finished after a restart of the host",
+      );
+      return "ended";
+    }
+    if (handle !== undefined) {
+      await adoptStanding(this.#state, handle);
+      return "standing";
+    }
+    const image = state === "hibernating" ? await findImage(this.#state) : undefined;
+    if (image !== undefined) {
+      void this.#state.move("hibernated", undefined, () => adoptAsleep(this.#state, image));
+      return "asleep";
+    }
+    void failLeftover(
+      this.#state,
+      "runtime_crashed",
+      "its runtime process had ended while the host was away",
+    );
+    return "failed";
   }
 
-  /** Takes up a machine that an earlier host process left standing. @throws when its guest does not answer */
-  adoptStanding(handle: MachineHandle): Promise<void> {
-    return adoptStanding(this.#state, handle);
+  /** Gives up what could not be taken up. */
+  giveUp(message: string): void {
+    void failLeftover(this.#state, "runtime_crashed", message);
   }
 
-  /** Gives up a machine of an earlier host process: what is left of it goes. */
-  abandon(reason: EndReason, message: string): Promise<void> {
-    return abandon(this.#state, reason, message);
+  #restInBackground(slot: number | null): void {
+    void this.#state.move("hibernated", undefined, () => rest(this.#state, slot));
   }
 
-  /** Looks after its processes: a machine whose sandbox has ended by itself is ended. */
+  /** Looks after its processes: a machine whose sandbox has ended by itself has failed, and so has one that hangs. */
   lookAfter(): void {
     const { phase, entry } = this;
+    const { driver } = this.#state.parts;
     if (phase.name === "unended") {
       endInBackground(this.#state, entry.reason ?? "user", entry.message ?? "ended again after a failure");
     } else if (phase.name === "hibernated" && phase.uncleared !== null) {
-      const { uncleared } = phase;
-      void this.#state.move("hibernated", undefined, () => rest(this.#state, uncleared));
+      this.#restInBackground(phase.uncleared);
+    } else if (phase.name === "failed" && phase.standing) {
+      this.#state.phase = { name: "failing", done: stopProcesses(this.#state, phase.slot) };
     } else if (phase.name === "running" || phase.name === "paused") {
       this.#state.noteOom(phase.live);
-      if (this.#state.parts.driver.adopt(phase.live.handle))
-        void boundConsole(phase.live.handle.place.directory);
-      else void this.#endCrashed(phase.live);
+      if (!driver.adopt(phase.live.handle)) void this.#failCrashed(phase.live);
+      else void boundConsole(phase.live.handle.place.directory);
+    } else if (phase.name === "moving" && phase.live !== undefined && entry.state !== "hibernated") {
+      // Once its sleep is committed its processes are ended on purpose.
+      if (!driver.adopt(phase.live.handle)) void this.#failCrashed(phase.live);
     }
+    this.#watchAgent();
   }
 
-  async #endCrashed({ handle, lastOomAt }: Live): Promise<void> {
+  #watchAgent(): void {
+    if (this.phase.name !== "running") {
+      this.#agentWatch = undefined;
+      return;
+    }
+    const { live } = this.phase;
+    const { driver, clock, agentPatienceMs } = this.#state.parts;
+    if (this.#agentWatch?.live !== live) {
+      this.#agentWatch = new AgentWatch({
+        live,
+        cpu: this.entry.spec.cpu,
+        driver,
+        clock,
+        patienceMs: agentPatienceMs,
+        onHung: (silentForMs) => {
+          const isCurrent = this.phase.name === "running" && this.phase.live === live;
+          const message = `its agent has not answered for ${Math.round(silentForMs / 1000)} s`;
+          if (isCurrent) failInBackground(this.#state, "agent_unresponsive", message);
+        },
+      });
+    }
+    this.#agentWatch.look();
+  }
+
+  async #failCrashed({ handle, lastOomAt }: Live): Promise<void> {
     const [reason, message] = await crashReason(
       handle.place.directory,
       this.entry.spec.memory_mb,
       lastOomAt,
       this.#state.parts.clock.now(),
     );
-    endInBackground(this.#state, reason, message);
+    failInBackground(this.#state, reason, message);
+  }
+
+  /** The wall clock was set by `deltaMs`: nothing falls due by that. */
+  followClock(deltaMs: number): void {
+    const { parts, clocks } = this.#state;
+    if (followJump(this.entry, deltaMs, parts.clock)) {
+      parts.journal.note(this.entry);
+      this.#state.tell("deadline_changed");
+    } else clocks.arm(); // what was read anew from the wall clock falls due at another moment
   }
 
   /** Stops its clocks: this process ends, the machine goes on. */
@@ -188,7 +291,9 @@ export class HeldMachine {
   }
 
   onExpired(): void {
-    if (this.entry.spec.on_expire === "hibernate") this.#sleepInBackground("ttl");
+    if (this.phase.name === "failed")
+      endInBackground(this.#state, "ttl_expired", "what was left of it was removed");
+    else if (this.entry.spec.on_expire === "hibernate") this.#sleepInBackground("ttl");
     else {
       const due = new Date(this.entry.deadlineUnixMs ?? 0).toISOString();
       endInBackground(this.#state, "ttl_expired", `its ttl ended at ${due}`);
@@ -209,7 +314,9 @@ export class HeldMachine {
   }
 
   #sleepInBackground(cause: "idle" | "ttl"): void {
-    this.hibernate().catch((error: unknown) => this.#sleepFailed(cause, error));
+    this.hibernate(cause === "ttl" ? cause : undefined).catch((error: unknown) =>
+      this.#sleepFailed(cause, error),
+    );
   }
 
   /** It runs on; what sent it to sleep is tried again after a while. */

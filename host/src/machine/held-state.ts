@@ -1,6 +1,7 @@
 import { CodedError, type EndReason, type HostEvent, type Machine } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
 import { Activity } from "./activity.ts";
+import { leftUntil, setDeadline } from "./boot-moment.ts";
 import { type ClockedMachine, MachineClocks } from "./machine-clocks.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import { endedError, toMachine } from "./machine-record.ts";
@@ -82,7 +83,8 @@ export class HeldState {
 
   /** It has ended, in the journal now or as soon as that can be written. */
   finish(reason: EndReason, message: string | null): void {
-    Object.assign(this.entry, { state: "ended", reason, message, endedAt: this.parts.clock.now() });
+    const endedAt = this.entry.endedAt ?? this.parts.clock.now(); // a failed one's moment is when it failed
+    Object.assign(this.entry, { state: "ended", reason, message, endedAt });
     this.#onGone();
     this.parts.journal.end(this.entry);
   }
@@ -97,12 +99,16 @@ export class HeldState {
         throw new CodedError("guest_unavailable", `machine ${id} is still being created; try again shortly`);
       case "ending":
       case "unended":
+      case "failing":
+      case "failed":
         throw endedError(toMachine(this.entry));
-      default:
-        throw new CodedError("wrong_state", `sandbox ${id} is ${state}; wake or resume it first`, {
-          details: { state },
-        });
+      case "moving":
+        if (state !== "running") break;
+        throw new CodedError("guest_unavailable", `machine ${id} is being taken over; try again shortly`);
     }
+    throw new CodedError("wrong_state", `sandbox ${id} is ${state}; wake or resume it first`, {
+      details: { state },
+    });
   }
 
   /** Whether something is under way. To be asked again after each wait: another waiter may have been first. */
@@ -129,19 +135,31 @@ export class HeldState {
    * Runs a transition, which must set the phase it ends in, also when it fails. Whoever comes meanwhile waits for it, but
    * for a destroy, which aborts it.
    */
-  move<T>(to: Destination, live: Live | undefined, act: (signal: AbortSignal) => Promise<T> | T): Promise<T> {
+  move<T>(
+    to: Destination,
+    live: Live | undefined,
+    act: (signal: AbortSignal) => Promise<T> | T,
+    cause?: "ttl",
+  ): Promise<T> {
     this.clocks.disarm();
     const abort = new AbortController();
     // Begun a moment later: an act that fails at its first step must find the phase that it is to leave.
     const done = Promise.resolve().then(() => act(abort.signal));
-    this.phase = { name: "moving", to, live, abort, done };
+    this.phase = { name: "moving", to, cause, live, abort, done };
     return done;
   }
 
-  /** A ttl that put it to sleep, or would have, has done its work: it must not put it to sleep again as it wakes. */
-  get ttlIsDone(): boolean {
-    const { deadlineUnixMs: deadline, spec } = this.entry;
-    return spec.on_expire === "hibernate" && deadline !== null && deadline <= this.parts.clock.now();
+  /**
+   * Takes off a ttl that put it to sleep, or would have: its work is done, and it must not put it to sleep again as it wakes.
+   *
+   * @returns puts it back on, for when that cannot be committed
+   */
+  takeOffDoneTtl(): () => void {
+    const { deadlineUnixMs, deadlineMoment, spec } = this.entry;
+    const done = deadlineMoment != null && leftUntil(deadlineMoment, this.parts.clock) <= 0;
+    if (spec.on_expire !== "hibernate" || !done) return () => {};
+    setDeadline(this.entry, null, this.parts.clock);
+    return () => Object.assign(this.entry, { deadlineUnixMs, deadlineMoment });
   }
 
   /** Notes memory kills close to when they happen, so that a later KILL is not taken for one. */

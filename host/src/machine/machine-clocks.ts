@@ -1,6 +1,7 @@
 import type { Clock } from "@torpor/base";
 import type { MachineEntry } from "../journal.ts";
 import type { Activity } from "./activity.ts";
+import { leftUntil } from "./boot-moment.ts";
 import type { Phase } from "./phase.ts";
 
 /** What the clocks need of their machine. */
@@ -17,12 +18,16 @@ export interface ClockedMachine {
 
 /** While a command runs that nobody is attached to, it is asked after this often at least. */
 const EXEC_CHECK_MS = 5000;
+/** What is left of a failed machine is kept this long for a look at it, unless its ttl ends sooner. */
+const FAILED_KEPT_MS = 24 * 3600 * 1000;
+/** Phases in which nothing is under way: in all others what is due waits. */
+const RESTING: ReadonlySet<Phase["name"]> = new Set(["running", "paused", "hibernated", "failed"]);
 /** Shortest wait before idleness is looked at again. */
 const SOON_MS = 10;
 
 /**
- * Deadline, idleness and retention of one machine. Delays count on the monotonic clock from the moment they are armed, so
- * that a jump of the wall clock moves nothing of a running machine.
+ * Deadline, idleness and retention of one machine. All count on the monotonic clock, however often they are armed, so that
+ * a jump of the wall clock moves nothing.
  */
 export class MachineClocks {
   readonly #machine: ClockedMachine;
@@ -47,10 +52,11 @@ export class MachineClocks {
     this.disarm();
     const { entry, phase, activity } = this.#machine;
     const { spec } = entry;
-    if (phase.name !== "running" && phase.name !== "paused" && phase.name !== "hibernated") return;
+    if (!RESTING.has(phase.name)) return;
     const restMs = this.#sleepNotBefore - this.#clock.monotonic();
-    if (entry.deadlineUnixMs !== null && !(phase.name === "hibernated" && spec.on_expire === "hibernate")) {
-      const left = entry.deadlineUnixMs - this.#clock.now();
+    const { deadlineMoment, image } = entry;
+    if (deadlineMoment != null && !(phase.name === "hibernated" && spec.on_expire === "hibernate")) {
+      const left = leftUntil(deadlineMoment, this.#clock);
       this.#after(spec.on_expire === "hibernate" ? Math.max(left, restMs) : left, () =>
         this.#machine.onExpired(),
       );
@@ -59,8 +65,17 @@ export class MachineClocks {
       const timeoutMs = spec.idle_timeout_seconds * 1000;
       this.#after(Math.max(timeoutMs - activity.idleForMs, restMs), () => void this.#considerIdle(timeoutMs));
     }
-    if (phase.name === "hibernated" && spec.retention_seconds !== null && entry.image !== null) {
-      this.#after(entry.image.createdAt + spec.retention_seconds * 1000 - this.#clock.now(), () =>
+    if (phase.name === "failed" && entry.failedMoment !== undefined) {
+      this.#after(leftUntil(entry.failedMoment, this.#clock, FAILED_KEPT_MS), () =>
+        this.#machine.onExpired(),
+      );
+    }
+    if (
+      phase.name === "hibernated" &&
+      spec.retention_seconds !== null &&
+      image?.createdMoment !== undefined
+    ) {
+      this.#after(leftUntil(image.createdMoment, this.#clock, spec.retention_seconds * 1000), () =>
         this.#machine.onRetained(),
       );
     }

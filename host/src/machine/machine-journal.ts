@@ -1,5 +1,5 @@
 import type { Clock, Log } from "@torpor/base";
-import type { Journal, MachineEntry } from "../journal.ts";
+import type { BrokenEntry, Journal, MachineEntry } from "../journal.ts";
 import type { EventFeed } from "./event-feed.ts";
 import { toMachine } from "./machine-record.ts";
 
@@ -24,13 +24,18 @@ export class MachineJournal {
   }
 
   /** Machines that have not ended, as an earlier host process left them. */
-  living(): MachineEntry[] {
+  living(): { entries: MachineEntry[]; broken: BrokenEntry[] } {
     return this.#journal.living();
   }
 
   /** A machine that ended within the last 7 days. */
   ended(id: string): MachineEntry | undefined {
     return this.#unwritten.get(id) ?? this.#journal.get(id);
+  }
+
+  /** Gives up a record that cannot be read. */
+  remove(id: string): void {
+    this.#journal.remove(id);
   }
 
   /** Durable against `kill -9` when this returns. @throws when it cannot be written */

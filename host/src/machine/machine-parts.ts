@@ -29,7 +29,7 @@ export interface MachineSource {
 export interface MachineParts {
   journal: MachineJournal;
   driver: Driver;
-  slots: Pick<Slots, "placeOf" | "claim" | "clear">;
+  slots: Pick<Slots, "placeOf" | "claim" | "clear" | "stop">;
   router: Pick<Router, "setEgress">;
   source: MachineSource;
   images: ImageStore;
@@ -41,4 +41,6 @@ export interface MachineParts {
   resolvConf: string;
   capacity: Capacity;
   headroom: () => Headroom;
+  /** How long the agent of an idle machine may be silent before the machine is taken to have failed. */
+  agentPatienceMs: number;
 }

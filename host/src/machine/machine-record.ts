@@ -1,15 +1,6 @@
-import { CodedError, type EndReason, type Machine } from "@torpor/protocol";
+import { CodedError, type Machine } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
 import type { Activity } from "./activity.ts";
-
-/** Why a machine that was not running when the host came back has ended. */
-export function lostReason(entry: MachineEntry): [EndReason, string] {
-  if (entry.state === "creating")
-    return ["create_failed", "the host was restarted while it was being created"];
-  if (entry.state === "ending")
-    return [entry.reason ?? "user", entry.message ?? "its ending was finished after a restart of the host"];
-  return ["runtime_crashed", "its runtime process had ended while the host was away"];
-}
 
 /** 410: work was asked of a machine that has ended. */
 export function endedError(machine: Machine): CodedError {

@@ -8,15 +8,16 @@ import {
   type ResolvedMachineSpec,
 } from "@torpor/protocol";
 import type { MachineHandle } from "../driver/driver.ts";
-import type { MachineEntry } from "../journal.ts";
+import type { BrokenEntry, MachineEntry } from "../journal.ts";
 import { processIdentity } from "../process-identity.ts";
 import type { Activity } from "./activity.ts";
+import { CLOCK_JUMP_MS } from "./boot-moment.ts";
 import { checkCapacity } from "./capacity.ts";
 import { readConsole } from "./console-log.ts";
 import type { GuestClient } from "./guest-client.ts";
 import { HeldMachine } from "./held-machine.ts";
 import type { MachineParts } from "./machine-parts.ts";
-import { endedError, lostReason, toMachine } from "./machine-record.ts";
+import { endedError, toMachine } from "./machine-record.ts";
 import { newEntry } from "./new-entry.ts";
 import type { Phase } from "./phase.ts";
 import { requireSnapshot, toSnapshot } from "./snapshots.ts";
@@ -25,10 +26,21 @@ import { requireSnapshot, toSnapshot } from "./snapshots.ts";
 const SETTLE_LOOK_MS = 10;
 const WATCH_INTERVAL_MS = 250;
 
+/** What became of the machines that an earlier host process left. */
+export interface Adoption {
+  adopted: number;
+  failed: number;
+  ended: number;
+  /** Records that cannot be read: left as they are, with all that may be theirs. */
+  broken: number;
+}
+
 /** All machines of this host, by id: makes and finds them, and takes up those an earlier host process left. */
 export class Machines {
   readonly #parts: MachineParts;
   readonly #held = new Map<string, HeldMachine>();
+  /** Records that cannot be read, by id: their machines are taken to exist, and nothing is known of them. */
+  readonly #broken = new Map<string, BrokenEntry>();
   #closed = false;
   #stopWatch: (() => void) | undefined;
 
@@ -68,7 +80,7 @@ export class Machines {
       return { machine: known, created: false };
     }
     checkCapacity(spec, capacity, headroom());
-    const entry = newEntry(id, spec, driver.info.name, clock.now());
+    const entry = newEntry(id, spec, driver.info.name, clock);
     journal.commit(entry);
     return { machine: await this.#hold(entry).create(), created: true };
   }
@@ -79,10 +91,12 @@ export class Machines {
     return held;
   }
 
-  /** A machine, living or ended within the last 7 days. */
+  /** A machine, living or ended within the last 7 days. @throws CodedError `internal` when its record cannot be read */
   get(id: string): Machine | undefined {
     const held = this.#held.get(id);
     if (held !== undefined) return held.show();
+    const broken = this.#broken.get(id);
+    if (broken !== undefined) throw unreadable(broken);
     const entry = this.#parts.journal.ended(id);
     return entry === undefined ? undefined : toMachine(entry);
   }
@@ -194,45 +208,54 @@ export class Machines {
 
   /** Last 1 MiB of what PID 1 wrote. */
   async console(id: string): Promise<string> {
-    return readConsole(this.reach(id).handle.place.directory);
+    const held = this.#require(id);
+    const { phase } = held;
+    if (phase.name === "failed" && phase.slot !== null)
+      return readConsole(this.#parts.slots.placeOf(phase.slot, "", 0).directory);
+    return readConsole(held.requireRunning().handle.place.directory);
   }
 
   /**
-   * Takes up the machines an earlier host process left: those whose process is the one of the journal and whose guest
-   * answers run on, those that slept sleep on, all others are ended with a reason. The caller sweeps unclaimed slots and
-   * images afterwards.
+   * Takes up the machines an earlier host process left: those whose process is the one of the journal run on, those that
+   * slept sleep on, all others have failed or ended, with a reason. Waits for none of them: one that does not answer, or
+   * cannot be cleared away, does not keep the others. The caller sweeps unclaimed slots and images afterwards.
    */
-  async adopt(): Promise<{ adopted: number; ended: number }> {
-    const entries = this.#parts.journal.living();
-    const standing = new Map(entries.map((entry) => [entry, this.#processOf(entry)]));
-    for (const [{ slot, state }, handle] of standing)
-      if (handle !== undefined && slot !== null && !sleeps(state)) this.#parts.slots.claim(slot);
-    const outcomes = await Promise.all(entries.map((entry) => this.#adoptOne(entry, standing.get(entry))));
-    const adopted = outcomes.filter(Boolean).length;
-    return { adopted, ended: outcomes.length - adopted };
+  async adopt(): Promise<Adoption> {
+    const { journal, slots, log } = this.#parts;
+    const { entries, broken } = journal.living();
+    const processes = new Map(entries.map((entry) => [entry, this.#processOf(entry)]));
+    disownTakenSlots(entries, (entry) => processes.get(entry) !== undefined);
+    for (const { slot } of [...entries, ...broken]) if (typeof slot === "number") slots.claim(slot);
+    for (const entry of broken) {
+      this.#broken.set(entry.id, entry);
+      log.error({ op: "machine.adopt", outcome: "unreadable", sandboxId: entry.id, err: entry.error });
+    }
+    const outcomes = await Promise.all(entries.map((entry) => this.#adoptOne(entry, processes.get(entry))));
+    const count = (...names: (typeof outcomes)[number][]): number =>
+      outcomes.filter((outcome) => names.includes(outcome)).length;
+    return {
+      adopted: count("standing", "asleep"),
+      failed: count("failed"),
+      ended: count("ended"),
+      broken: broken.length,
+    };
   }
 
-  async #adoptOne(entry: MachineEntry, handle: MachineHandle | undefined): Promise<boolean> {
+  async #adoptOne(
+    entry: MachineEntry,
+    handle: MachineHandle | undefined,
+  ): Promise<"standing" | "asleep" | "failed" | "ended"> {
     const { log } = this.#parts;
     const held = this.#hold(entry);
-    let lost = lostReason(entry);
     try {
-      // Whatever has become of its image: one that cannot be read now may be put back, and a wake says what is wrong.
-      if (sleeps(entry.state) && entry.image !== null) {
-        await held.adoptAsleep(handle === undefined ? null : entry.slot);
-        return true;
-      }
-      if (handle !== undefined && entry.state !== "creating" && entry.state !== "ending") {
-        await held.adoptStanding(handle);
-        log.info({ op: "machine.adopt", outcome: "adopted", sandboxId: entry.id, slot: entry.slot });
-        return true;
-      }
+      const outcome = await held.adopt(handle);
+      log.info({ op: "machine.adopt", outcome, sandboxId: entry.id, slot: entry.slot });
+      return outcome;
     } catch (error) {
-      lost = ["runtime_crashed", `could not be adopted after a restart of the host: ${String(error)}`];
-      log.warn({ op: "machine.adopt", outcome: "ended", sandboxId: entry.id, err: error });
+      log.warn({ op: "machine.adopt", outcome: "failed", sandboxId: entry.id, err: error });
+      held.giveUp(`could not be adopted after a restart of the host: ${String(error)}`);
+      return "failed";
     }
-    await held.abandon(...lost);
-    return false;
   }
 
   #processOf({ slot, pid, startTime, address, spec }: MachineEntry): MachineHandle | undefined {
@@ -242,22 +265,78 @@ export class Machines {
     return { process: identity, place: this.#parts.slots.placeOf(slot, address, spec.disk_mb) };
   }
 
-  /** Removes images nobody sleeps in. To be called after {@link Machines.adopt}. */
-  async sweepImages(): Promise<number> {
+  /** Whether all slots that belong to somebody are known: only then may the others be swept. */
+  get allSlotsKnown(): boolean {
+    return [...this.#broken.values()].every(({ slot }) => slot !== undefined);
+  }
+
+  /** Records that cannot be read. */
+  get brokenRecords(): readonly BrokenEntry[] {
+    return [...this.#broken.values()];
+  }
+
+  /** Gives up a record that cannot be read: ends what runs in its slot and forgets it. Its image goes with the next sweep. */
+  async giveUpBroken(id: string): Promise<void> {
+    const broken = this.#broken.get(id);
+    if (broken === undefined) return;
+    const { slots, journal, log } = this.#parts;
+    if (typeof broken.slot === "number") await slots.clear(broken.slot);
+    journal.remove(id);
+    this.#broken.delete(id);
+    log.warn({ op: "machine.repair", outcome: "given up", sandboxId: id, slot: broken.slot });
+  }
+
+  /** Sleeping machines, with the ids of the images they sleep in. */
+  get asleep(): { id: string; imageId: string }[] {
+    return [...this.#held.values()].flatMap(({ entry, phase }) =>
+      phase.name === "hibernated" && entry.image !== null ? [{ id: entry.id, imageId: entry.image.id }] : [],
+    );
+  }
+
+  /** Machines whose end or stop failed, and is tried again. */
+  get stuck(): string[] {
+    return [...this.#held.values()]
+      .filter(({ phase }) => phase.name === "unended" || (phase.name === "failed" && phase.standing))
+      .map(({ entry }) => entry.id);
+  }
+
+  /** Images of sleeping machines that no machine sleeps in, or is about to. */
+  async orphanImages(): Promise<string[]> {
     const { images, log } = this.#parts;
-    const slept = new Set([...this.#held.values()].map((held) => held.entry.image?.id));
     const found = await images.list((id, error) =>
       log.error({ op: "image.list", image: id, err: error }, "left as it is"),
     );
-    const orphans = found.filter((manifest) => manifest.kind === "hibernation" && !slept.has(manifest.id));
-    for (const orphan of orphans) await images.remove(orphan.id);
-    return orphans.length;
+    return found
+      .filter(({ kind, id, machine_id: machineId }) => {
+        const held = this.#held.get(machineId);
+        const isUndecided = held?.phase.name === "moving" || this.#broken.has(machineId);
+        return kind === "hibernation" && !isUndecided && held?.entry.image?.id !== id;
+      })
+      .map(({ id }) => id);
+  }
+
+  /** Removes images nobody sleeps in. To be called after {@link Machines.adopt}. */
+  async sweepImages(): Promise<string[]> {
+    const orphans = await this.orphanImages();
+    for (const id of orphans) await this.#parts.images.remove(id);
+    return orphans;
   }
 
   /** Starts looking after the processes: one that has ended takes its machine with it within half a second. */
   watch(): void {
+    const { clock, journal, log } = this.#parts;
+    let offset = clock.now() - clock.monotonic();
     const timer = setInterval(() => {
-      this.#parts.journal.catchUp();
+      const jump = clock.now() - clock.monotonic() - offset;
+      if (Math.abs(jump) > CLOCK_JUMP_MS) {
+        offset += jump;
+        log.warn(
+          { op: "clock.jump", ms: Math.round(jump) },
+          "the wall clock was set; deadlines stay where they were",
+        );
+        for (const held of this.#held.values()) held.followClock(Math.round(jump));
+      }
+      journal.catchUp();
       for (const held of this.#held.values()) held.lookAfter();
     }, WATCH_INTERVAL_MS);
     this.#stopWatch = () => clearInterval(timer);
@@ -290,9 +369,26 @@ export class Machines {
   }
 }
 
-/** Whether a machine in that state of the journal rests in its image; a waking one does until it is committed as running. */
-function sleeps(state: MachineState): boolean {
-  return state === "hibernated" || state === "waking";
+/**
+ * Slots are given out anew as soon as they are clear, also when that could not be written down: an entry that names a slot
+ * in which another stands has none any more.
+ */
+function disownTakenSlots(entries: readonly MachineEntry[], lives: (entry: MachineEntry) => boolean): void {
+  const owners = new Map<number, MachineEntry>();
+  const claim = (entry: MachineEntry): number => (lives(entry) ? 2 : entry.state === "failed" ? 1 : 0);
+  for (const entry of entries.toSorted((a, b) => claim(b) - claim(a))) {
+    if (entry.slot === null) continue;
+    if (owners.has(entry.slot)) entry.slot = null;
+    else owners.set(entry.slot, entry);
+  }
+}
+
+function unreadable({ id, error }: BrokenEntry): CodedError {
+  return new CodedError(
+    "internal",
+    `the host's record of sandbox ${id} cannot be read (${error.message}), so nothing is done with it; see torpor doctor`,
+    { cause: error },
+  );
 }
 
 function notFound(id: string): CodedError {

@@ -1,9 +1,13 @@
 import { randomBytes } from "node:crypto";
+import type { Clock } from "@torpor/base";
 import type { ResolvedMachineSpec } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
+import { momentOf } from "./boot-moment.ts";
 
 /** The journal's first word on a machine: what is meant to be. */
-export function newEntry(id: string, spec: ResolvedMachineSpec, driver: string, now: number): MachineEntry {
+export function newEntry(id: string, spec: ResolvedMachineSpec, driver: string, clock: Clock): MachineEntry {
+  const now = clock.now();
+  const deadline = spec.deadline_unix_ms;
   return {
     id,
     slot: null,
@@ -19,7 +23,8 @@ export function newEntry(id: string, spec: ResolvedMachineSpec, driver: string, 
     address: null,
     accessToken: randomBytes(24).toString("hex"),
     hostKey: randomBytes(24).toString("hex"),
-    deadlineUnixMs: spec.deadline_unix_ms,
+    deadlineUnixMs: deadline,
+    deadlineMoment: deadline === null ? null : momentOf(deadline, clock),
     lastActivityAt: now,
     image: null,
     createdAt: now,

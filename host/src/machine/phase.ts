@@ -24,12 +24,18 @@ export type Phase =
   | {
       name: "moving";
       to: Destination;
+      /** What set it off, when a renewal of the ttl would come too late. */
+      cause: "ttl" | undefined;
       live: Live | undefined;
       abort: AbortController;
       done: Promise<unknown>;
     }
   /** `uncleared`: the slot of an earlier incarnation that could not be cleared away; the watch tries again. */
   | { name: "hibernated"; uncleared: number | null }
+  /** It has crashed, and what still runs of it is being ended; `done` never rejects. */
+  | { name: "failing"; done: Promise<void> }
+  /** Nothing of it runs; its files lie in the slot. `standing`: what runs of it could not be ended; the watch tries again. */
+  | { name: "failed"; slot: number | null; standing: boolean }
   | { name: "ending"; done: Promise<Machine> }
   /** Its end failed, e.g. since a process outlived KILL; the watch tries again. */
   | { name: "unended"; slot: number | null };

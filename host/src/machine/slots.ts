@@ -1,14 +1,18 @@
 import { mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { Gate } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 import type { CgroupTree } from "../cgroup.ts";
 import type { Driver, MachinePlace } from "../driver/driver.ts";
 import { MAX_SLOT } from "../network/address-plan.ts";
 import type { Egress, Router } from "../network/router.ts";
 
+/** Clearing one is some ten short processes. */
+const SWEEP_WIDTH = 4;
+
 export interface SlotsOptions {
   router: Pick<Router, "addSlot" | "removeSlot" | "slotsInPlace">;
-  driver: Pick<Driver, "kill">;
+  driver: Pick<Driver, "kill" | "stop">;
   cgroups: Pick<CgroupTree, "children">;
   /** Parent of the machines' directories. */
   directory: string;
@@ -23,6 +27,8 @@ export interface SlotsOptions {
 export class Slots {
   readonly #options: SlotsOptions;
   readonly #taken = new Set<number>();
+  /** Unclaimed ones that could not be cleared: nobody's, and not to be given out. */
+  readonly #stuck = new Set<number>();
   #next = 1;
 
   constructor(options: SlotsOptions) {
@@ -65,18 +71,54 @@ export class Slots {
     await Promise.all([killed, this.#options.router.removeSlot(slot)]);
     await rm(directory, { recursive: true, force: true });
     this.#taken.delete(slot);
+    this.#stuck.delete(slot);
   }
 
-  /** Clears every slot found in place that nobody claimed. Answers their numbers. */
-  async sweep(): Promise<number[]> {
+  /** Ends whatever runs in a slot and takes its network away; its files stay, and so does the claim on it. Idempotent. */
+  async stop(slot: number): Promise<void> {
+    const { driver, router } = this.#options;
+    await Promise.all([driver.stop(this.placeOf(slot, "", 0)), router.removeSlot(slot)]);
+  }
+
+  /**
+   * Slots in place that nobody claimed. Needs no grace for what is just being made: a slot is claimed before anything of it
+   * is there.
+   */
+  async unclaimed(): Promise<number[]> {
     const { router, cgroups, directory } = this.#options;
     await mkdir(directory, { recursive: true, mode: 0o700 });
     const found = await router.slotsInPlace();
     for (const name of [...cgroups.children(), ...(await readdir(directory))])
       if (/^\d+$/.test(name)) found.add(Number(name));
-    const orphans = [...found].filter((slot) => !this.#taken.has(slot)).toSorted((a, b) => a - b);
-    for (const slot of orphans) await this.clear(slot);
-    return orphans;
+    return [...found]
+      .filter((slot) => !this.#taken.has(slot) || this.#stuck.has(slot))
+      .toSorted((a, b) => a - b);
+  }
+
+  /**
+   * Clears every slot found in place that nobody claimed. One that cannot be cleared does not keep the others; it is found
+   * again by the next sweep.
+   *
+   * @returns their numbers, and what went wrong by number
+   */
+  async sweep(): Promise<{ swept: number[]; failed: Map<number, unknown> }> {
+    const orphans = await this.unclaimed();
+    for (const slot of orphans) this.#taken.add(slot); // no new machine is to be put into one that is being cleared
+    const failed = new Map<number, unknown>();
+    const width = new Gate(SWEEP_WIDTH);
+    await Promise.all(
+      orphans.map((slot) =>
+        width.run(async () => {
+          try {
+            await this.clear(slot);
+          } catch (error) {
+            failed.set(slot, error);
+            this.#stuck.add(slot);
+          }
+        }),
+      ),
+    );
+    return { swept: orphans.filter((slot) => !failed.has(slot)), failed };
   }
 
   #directoryOf(slot: number): string {

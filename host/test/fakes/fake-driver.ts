@@ -19,12 +19,21 @@ export interface FakeMachine {
   alive: boolean;
   limits: MachineLimits;
   oomKills: number;
+  cpuMs: number;
   /** What it remembers: goes into an image and comes back out of it. */
   memory: string;
 }
 
 /** Steps at which a test can make the driver fail or wait. */
-export type DriverStep = "prepare" | "restore" | "limit" | "pause" | "resume" | "checkpoint" | "kill";
+export type DriverStep =
+  | "prepare"
+  | "restore"
+  | "limit"
+  | "pause"
+  | "resume"
+  | "checkpoint"
+  | "stop"
+  | "kill";
 
 /** The one file of a fake image. */
 export const IMAGE_FILE = "pages.img";
@@ -100,6 +109,7 @@ export class FakeDriver implements Driver {
       alive: true,
       limits,
       oomKills: 0,
+      cpuMs: 0,
       memory: "",
     });
     return handle;
@@ -152,6 +162,13 @@ export class FakeDriver implements Driver {
     if (machine !== undefined) machine.limits = limits;
   }
 
+  async stop({ slot }: MachinePlace): Promise<void> {
+    await this.#step("stop");
+    const machine = this.machines.get(slot);
+    if (machine?.alive === true) await machine.guest?.close();
+    this.machines.delete(slot);
+  }
+
   async kill({ slot }: MachinePlace): Promise<void> {
     await this.#step("kill");
     this.kills += 1;
@@ -168,7 +185,7 @@ export class FakeDriver implements Driver {
 
   stats({ place }: MachineHandle): CgroupUsage {
     return {
-      cpuMs: 0,
+      cpuMs: this.machines.get(place.slot)?.cpuMs ?? 0,
       memoryBytes: 0,
       memoryPeakBytes: 0,
       oomKills: this.machines.get(place.slot)?.oomKills ?? 0,

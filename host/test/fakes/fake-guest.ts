@@ -14,6 +14,10 @@ export type InitBehaviour =
 export class FakeGuest {
   readonly inits: Record<string, unknown>[] = [];
   preparations = 0;
+  /** Questions for its health. */
+  asked = 0;
+  /** Whether it leaves them unanswered. */
+  silent = false;
   freezes = 0;
   locked = true;
   readonly #server: Server;
@@ -51,7 +55,10 @@ export class FakeGuest {
   }
 
   #answer(path: string, body: string): { status: number; json?: unknown } | undefined {
-    if (path === "/health") return { status: 204 };
+    if (path === "/health") {
+      this.asked += 1;
+      return this.silent ? undefined : { status: 204 };
+    }
     if (path === "/torpor/prepare") {
       this.preparations += 1;
       return { status: 200, json: {} };

@@ -8,7 +8,7 @@ import { EventFeed } from "../../src/machine/event-feed.ts";
 import { GuestClient } from "../../src/machine/guest-client.ts";
 import { MachineJournal } from "../../src/machine/machine-journal.ts";
 import type { MachineSource } from "../../src/machine/machine-parts.ts";
-import { Machines } from "../../src/machine/machines.ts";
+import { type Adoption, Machines } from "../../src/machine/machines.ts";
 import { Sleep } from "../../src/machine/sleep.ts";
 import { Slots } from "../../src/machine/slots.ts";
 import { FakeDriver } from "./fake-driver.ts";
@@ -33,7 +33,9 @@ export class MachineBench {
   readonly journal = new FillableJournal(join(this.directory, "journal.sqlite"));
   readonly feed = new EventFeed(this.journal);
   readonly images = new ImageStore(join(this.directory, "images"));
-  free = { memoryMb: 4096, diskMb: 4096 };
+  free = { memoryMb: 4096, diskMb: 4096, diskUsedPercent: 50, diskWatermarkPercent: 90 };
+  /** How long an agent may be silent. */
+  agentPatienceMs = 30_000;
   slots = this.#newSlots();
   machines = this.#newMachines();
 
@@ -108,6 +110,7 @@ export class MachineBench {
       resolvConf: "nameserver 192.0.2.1\n",
       capacity: { cpus: 2, memoryMb: 8192, diskMb: 16_384 },
       headroom: () => this.free,
+      agentPatienceMs: this.agentPatienceMs,
     });
   }
 
@@ -126,13 +129,13 @@ export class MachineBench {
   }
 
   /** What a host does after it was killed: forgets all but the journal, adopts, sweeps. */
-  async restart(): Promise<{ adopted: number; ended: number; swept: number[] }> {
+  async restart(): Promise<Omit<Adoption, "broken"> & { swept: number[] }> {
     this.machines.stopWatching();
     this.slots = this.#newSlots();
     this.machines = this.#newMachines();
     await this.images.open();
-    const outcome = await this.machines.adopt();
-    const swept = await this.slots.sweep();
+    const { broken: _broken, ...outcome } = await this.machines.adopt();
+    const { swept } = this.machines.allSlotsKnown ? await this.slots.sweep() : { swept: [] };
     await this.machines.sweepImages();
     return { ...outcome, swept };
   }
@@ -156,7 +159,9 @@ export class MachineBench {
   get events(): string[] {
     return this.journal
       .eventsAfter(0)
-      .map(({ type, machine }) => (type === "ended" ? `ended: ${machine.reason}` : type));
+      .map(({ type, machine }) =>
+        type === "ended" || type === "failed" ? `${type}: ${machine.reason}` : type,
+      );
   }
 
   async close(): Promise<void> {

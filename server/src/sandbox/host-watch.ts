@@ -212,7 +212,8 @@ export class HostWatch {
   async #settle(host: PlacedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
     const { sandboxes, log } = this.#options;
     if (sandboxes.isCreating(record.id)) return;
-    if (record.state === "destroying" || record.state === "failed") {
+    if (record.state === "failed") return await this.#settleFailed(host, record, listed);
+    if (record.state === "destroying") {
       await sandboxes.destroy(record, "user");
       return;
     }
@@ -222,13 +223,22 @@ export class HostWatch {
       const reason = record.state === "creating" ? "create_failed" : "host_lost";
       log.warn({ op: "sandbox.reconcile", outcome: reason, sandboxId: record.id, tenant: record.tenant });
       await sandboxes.noteGone(record, reason);
-    } else if (machine.state === "ended") {
+    } else if (machine.state === "ended" || machine.state === "failed") {
       await (record.state === "creating"
         ? sandboxes.noteGone(record, "create_failed", machine)
         : sandboxes.noteEnded(record, machine));
     } else if (machine.state === "running" && record.state === "creating") {
       await this.#finishCreate(record, machine);
     } else if (record.state !== "creating" && disagree(record, machine)) await sandboxes.follow(record);
+  }
+
+  /** What is left of it stays on the host until its owner or a clock ends it. */
+  async #settleFailed(host: PlacedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
+    const { sandboxes } = this.#options;
+    if (listed?.state === "failed") return;
+    const machine = listed ?? (await host.client.findMachine(record.id, this.#closing.signal));
+    if (machine === undefined) await sandboxes.noteGone(record, "host_lost");
+    else if (machine.state === "ended") await sandboxes.noteEnded(record, machine);
   }
 
   /**
@@ -262,7 +272,8 @@ export class HostWatch {
     if (this.#isNewborn(Date.parse(machine.created_at))) return;
     const record = await store.findOnHost(host.scope, machine.id);
     if (record !== undefined && record.state !== "destroyed") return; // made since the lists were read
-    if (record === undefined && machine.state !== "running" && machine.state !== "creating") {
+    const rests = machine.state !== "running" && machine.state !== "creating" && machine.state !== "failed";
+    if (record === undefined && rests) {
       // It costs nothing while it rests and holds what its owner keeps: without a record that says it has ended, a person decides.
       log.error({ op: "sandbox.reconcile", outcome: "resting orphan left", sandboxId: machine.id });
       return;

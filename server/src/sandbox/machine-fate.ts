@@ -37,12 +37,13 @@ export async function machineFate(
     }
     if (machine === undefined)
       return { ended: true, reason: "host_lost", message: `the host no longer knows sandbox ${record.id}` };
-    if (machine.state === "ended" || machine.state === "ending") {
+    const isOver = machine.state === "ended" || machine.state === "failed";
+    if (isOver || machine.state === "ending") {
       const reason = machine.reason ?? "runtime_crashed";
-      if (machine.state === "ended" || performance.now() >= until) {
+      if (isOver || performance.now() >= until) {
         const detail = machine.message === null ? "" : `: ${machine.message}`;
         return {
-          ended: machine.state === "ended",
+          ended: isOver,
           reason,
           message: `sandbox ${record.id} ended (${reason})${detail}`,
           machine,

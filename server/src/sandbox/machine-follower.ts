@@ -64,7 +64,7 @@ export class MachineFollower {
     let record = (await store.reload(seen)) ?? seen;
     for (let tries = 0; tries < MAX_TRIES; tries += 1) {
       if (machine === undefined || isEnding(record.state) || record.state === "creating") return record;
-      if (machine.state === "ended") return await onEnded(record, machine);
+      if (machine.state === "ended" || machine.state === "failed") return await onEnded(record, machine);
       const moved = await this.#step(record, machine);
       if (moved !== undefined) return moved;
       record = (await store.reload(record)) ?? record;

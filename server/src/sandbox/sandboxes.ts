@@ -298,9 +298,26 @@ export class Sandboxes {
     return ended ?? (await this.#reload(record));
   }
 
-  /** Records what the host says: the machine has ended. From any state; a record that has ended already stays as it is. */
+  /** Records what the host says: the machine has ended or failed. From any state; a record that has ended already stays as it is. */
   async noteEnded(record: SandboxRecord, machine: Machine): Promise<SandboxRecord> {
+    if (machine.state === "failed") return await this.#noteFailed(record, machine);
     return await this.noteGone(record, machine.reason ?? "runtime_crashed", machine);
+  }
+
+  /** It can do no more work; the host keeps what is left of it until it is destroyed. */
+  async #noteFailed(record: SandboxRecord, machine: Machine): Promise<SandboxRecord> {
+    const endedAt = machine.ended_at === null ? this.#clock.now() : Date.parse(machine.ended_at);
+    const reason = machine.reason ?? "runtime_crashed";
+    let current = record;
+    while (!isEnding(current.state)) {
+      // One that is thought asleep has been woken and has failed since.
+      const moved =
+        current.state === "hibernated"
+          ? await this.#store.advance(current, "waking", {})
+          : await this.#store.advance(current, "failed", { reason, endedAt });
+      current = moved ?? (await this.#reload(current));
+    }
+    return current;
   }
 
   /** Records the end of a sandbox whose machine is no more, with or without the host's last word on it. */

@@ -199,8 +199,12 @@ export class GvisorDriver implements Driver {
     this.#options.cgroups.group(String(place.slot)).limit(this.#cgroupLimits(limits));
   }
 
+  stop({ slot }: MachinePlace): Promise<void> {
+    return this.#options.cgroups.group(String(slot)).destroy();
+  }
+
   async kill(place: MachinePlace): Promise<void> {
-    await this.#options.cgroups.group(String(place.slot)).destroy();
+    await this.stop(place);
     for (const name of ["runsc", "root", "overlay", "disk.ext4", "config.json", "pid"]) {
       await rm(join(place.directory, name), { recursive: true, force: true });
     }

@@ -1,17 +1,23 @@
 import { CodedError, type EndReason, type Machine } from "@torpor/protocol";
 import type { HeldState } from "../held-state.ts";
 import { toMachine } from "../machine-record.ts";
+import type { Phase } from "../phase.ts";
 
 /** Ends it and removes every trace of it. Legal in every phase: pre-empts what is under way, joins an ending. */
 export async function end(held: HeldState, reason: EndReason, message: string | null): Promise<Machine> {
-  while (held.phase.name === "creating" || held.phase.name === "moving") {
-    held.phase.abort.abort(reason);
+  while (held.phase.name === "creating" || held.phase.name === "moving" || held.phase.name === "failing") {
+    if (held.phase.name !== "failing") held.phase.abort.abort(reason);
     await held.phase.done.catch(() => {});
     // A creation that was aborted has ended it; one that came through just before it saw the signal has not.
     if (held.entry.state === "ended") return toMachine(held.entry);
   }
   if (held.phase.name === "ending") return held.phase.done;
-  const done = takeDown(held, reason, message);
+  // Of one that has failed, that is why it has ended: removing what was left of it does not change that.
+  const { entry } = held;
+  const done =
+    held.phase.name === "failed"
+      ? takeDown(held, entry.reason ?? reason, entry.message ?? message)
+      : takeDown(held, reason, message);
   held.phase = { name: "ending", done };
   return done;
 }
@@ -20,8 +26,7 @@ async function takeDown(held: HeldState, reason: EndReason, message: string | nu
   const { slots, images, log, clock, journal } = held.parts;
   const { phase, entry } = held;
   const live = "live" in phase ? phase.live : undefined;
-  const left = phase.name === "hibernated" ? phase.uncleared : phase.name === "unended" ? phase.slot : null;
-  const slot = live?.handle.place.slot ?? left;
+  const slot = live?.handle.place.slot ?? slotLeft(phase);
   const startedAt = clock.monotonic();
   held.clocks.disarm();
   Object.assign(entry, { state: "ending", reason, message, lastActivityAt: held.activity.lastAt });
@@ -49,7 +54,18 @@ async function takeDown(held: HeldState, reason: EndReason, message: string | nu
   return toMachine(entry);
 }
 
-/** The same for whom nobody waits. */
+function slotLeft(phase: Phase): number | null {
+  if (phase.name === "hibernated") return phase.uncleared;
+  return phase.name === "unended" || phase.name === "failed" ? phase.slot : null;
+}
+
+/** Ends what an earlier host process was making or ending: whatever is left of it goes. */
+export function endLeftover(held: HeldState, reason: EndReason, message: string): void {
+  held.phase = { name: "unended", slot: held.entry.slot };
+  endInBackground(held, reason, message);
+}
+
+/** {@link end} for whom nobody waits. */
 export function endInBackground(held: HeldState, reason: EndReason, message: string): void {
   end(held, reason, message).catch((error: unknown) => {
     held.parts.log.error(

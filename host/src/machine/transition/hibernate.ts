@@ -2,10 +2,11 @@ import type { MachineSnapshot } from "@torpor/protocol";
 import type { ImageManifest } from "../../image/image-store.ts";
 import type { HeldState } from "../held-state.ts";
 import type { Live } from "../phase.ts";
+import { momentOf } from "../boot-moment.ts";
 import { newImageId } from "../sleep.ts";
 import { toSnapshot } from "../snapshots.ts";
 import { unlockAgain } from "../unlock.ts";
-import { endInBackground } from "./end.ts";
+import { failInBackground } from "./fail.ts";
 
 /** A guest that was frozen a moment ago answers at once. */
 const ANSWER_TIMEOUT_MS = 5000;
@@ -13,16 +14,16 @@ const ANSWER_TIMEOUT_MS = 5000;
 const FINISH_WITHIN_MS = 2000;
 
 /** Puts a running machine to storage; a failure leaves it running. */
-export function hibernate(held: HeldState, live: Live): Promise<void> {
-  return held.move("hibernated", live, (signal) => fallAsleep(held, live, signal));
+export function hibernate(held: HeldState, live: Live, cause?: "ttl"): Promise<void> {
+  return held.move("hibernated", live, (signal) => fallAsleep(held, live, signal), cause);
 }
 
 async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Promise<void> {
   const { entry } = held;
   const { sleep, images, journal, clock, log } = held.parts;
   const startedAt = clock.monotonic();
-  const deadline = entry.deadlineUnixMs;
   const id = newImageId();
+  let putTtlBack = (): void => {};
   let image: ImageManifest;
   try {
     entry.state = "hibernating";
@@ -30,12 +31,15 @@ async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Pro
     await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
     image = await sleep.write(entry, live, { id, kind: "hibernation", name: null }, signal);
     entry.state = "hibernated";
-    entry.image = { id, sizeBytes: image.size_bytes, createdAt: clock.now() };
-    if (held.ttlIsDone) entry.deadlineUnixMs = null;
+    const createdAt = clock.now();
+    const createdMoment = momentOf(createdAt, clock);
+    entry.image = { id, sizeBytes: image.size_bytes, createdAt, createdMoment };
+    putTtlBack = held.takeOffDoneTtl();
     entry.lastActivityAt = held.activity.lastAt;
     journal.commit(entry);
   } catch (error) {
-    Object.assign(entry, { image: null, deadlineUnixMs: deadline });
+    entry.image = null;
+    putTtlBack();
     await backToRunning(held, live, signal);
     await images
       .remove(id)
@@ -119,6 +123,6 @@ async function backToRunning(held: HeldState, live: Live, signal: AbortSignal): 
   entry.state = "running";
   held.phase = { name: "running", live };
   journal.note(entry);
-  if (failure !== undefined && !signal.aborted) endInBackground(held, "runtime_crashed", failure);
+  if (failure !== undefined && !signal.aborted) failInBackground(held, "runtime_crashed", failure);
   else held.clocks.arm();
 }

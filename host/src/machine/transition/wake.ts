@@ -1,5 +1,5 @@
 import { CodedError } from "@torpor/protocol";
-import { checkCapacity } from "../capacity.ts";
+import { checkMemory } from "../capacity.ts";
 import type { HeldState } from "../held-state.ts";
 import type { Standing } from "../phase.ts";
 import { unlock } from "../unlock.ts";
@@ -16,15 +16,16 @@ export function wake(held: HeldState, uncleared: number | null): Promise<void> {
 
 async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | null): Promise<void> {
   const { entry } = held;
-  const { sleep, images, journal, slots, clock, log, capacity, headroom } = held.parts;
-  const { image, deadlineUnixMs: deadline } = entry;
+  const { sleep, images, journal, slots, clock, log, headroom } = held.parts;
+  const { image } = entry;
   const startedAt = clock.monotonic();
   let slot = uncleared;
   let restored: Standing | undefined;
+  let putTtlBack = (): void => {};
   try {
     if (slot !== null) await slots.clear(slot); // never two incarnations at once
     slot = null;
-    checkCapacity(entry.spec, capacity, headroom());
+    checkMemory(headroom());
     const manifest = await images.find(image?.id ?? "");
     if (manifest === undefined)
       throw new CodedError("image_corrupt", `the image that sandbox ${entry.id} sleeps in is gone`);
@@ -38,13 +39,14 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
       previous_host_key: manifest.host_key,
     };
     await unlock(entry, restored, incarnation, held.parts, signal);
-    if (held.ttlIsDone) entry.deadlineUnixMs = null;
+    putTtlBack = held.takeOffDoneTtl();
     entry.image = null;
     held.activity.touch("wake");
     held.settle("running", { ...restored, oomKills: 0, lastOomAt: null }, "woken");
   } catch (error) {
     restored?.guest.close();
-    Object.assign(entry, { image, deadlineUnixMs: deadline });
+    entry.image = image;
+    putTtlBack();
     await rest(held, slot);
     log.error({ op: "machine.wake", outcome: "failed", sandboxId: entry.id, err: error });
     throw error;
