@@ -3,7 +3,6 @@ import {
   type EndReason,
   type Machine,
   type MachineSnapshot,
-  type MachineState,
   type MachineUpdate,
   type ResolvedMachineSpec,
 } from "@torpor/protocol";

@@ -6,7 +6,7 @@ import type { HeldState } from "../held-state.ts";
  * A machine's processes have ended by themselves, or must be: ends what still runs of it and takes its network away. Its
  * files stay until it is ended, by its owner or a clock. One that has come to rest in its image meanwhile sleeps on.
  */
-export async function fail(held: HeldState, reason: EndReason, message: string): Promise<void> {
+async function fail(held: HeldState, reason: EndReason, message: string): Promise<void> {
   while (held.phase.name === "moving") {
     held.phase.abort.abort(reason);
     await held.phase.done.catch(() => {});
