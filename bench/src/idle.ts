@@ -54,7 +54,7 @@ export async function idleAwake(instance: Instance, platform: string): Promise<F
   });
   await sandbox.exec("true");
   await delay(2000);
-  const usage = (): number => Number(readFileSync(cpuFile(instance, sandbox.id), "utf8").trim()) / 1e6;
+  const usage = (): number => cpuMs(instance, sandbox.id);
   const before = usage();
   await delay(WATCH_MS);
   return [
@@ -122,6 +122,16 @@ function cgroupDirectory(instance: Instance, controller: string): string {
   } catch {
     return join("/sys/fs/cgroup", instance.names.cgroup);
   }
+}
+
+/** Processor that the processes of a sandbox have used, milliseconds. */
+export function cpuMs(instance: Instance, sandboxId: string): number {
+  return Number(readFileSync(cpuFile(instance, sandboxId), "utf8").trim()) / 1e6;
+}
+
+/** The same of one process. */
+export function processCpuMs(pid: number): number {
+  return (1000 * cpuTicks([pid])) / TICKS_PER_SECOND;
 }
 
 function cpuFile(instance: Instance, sandboxId: string): string {

@@ -6,13 +6,28 @@ import { ensureTemplates, Instance, templateCacheDir } from "@torpor/test";
 import { BareRuntime } from "./bare-runtime.ts";
 import { burstOfCreates } from "./burst.ts";
 import { createOnHit, createOnMiss } from "./create.ts";
+import { deadlineOvershoot } from "./deadlines.ts";
+import { crashStorm, createDestroyCycles } from "./endurance.ts";
 import { execRoundTrip } from "./exec.ts";
 import { type Figure, renderTable } from "./figures.ts";
 import { idleAwake, platformWork, waitingMember } from "./idle.ts";
+import { agentQuestions, hostRecovery } from "./recovery.ts";
 import { transferOneGib } from "./transfer.ts";
 
 const TEMPLATE = "base";
-const PARTS = ["hit", "miss", "exec", "idle", "burst", "transfer", "platforms"] as const;
+const PARTS = [
+  "hit",
+  "miss",
+  "exec",
+  "idle",
+  "burst",
+  "transfer",
+  "platforms",
+  "deadlines",
+  "recovery",
+] as const;
+/** Take many minutes and are run when asked for. */
+const LONG_PARTS = ["cycles", "storm"] as const;
 
 const { values } = parseArgs({
   options: {
@@ -22,7 +37,8 @@ const { values } = parseArgs({
   },
 });
 const rounds = Number(values.rounds);
-const wanted = (part: (typeof PARTS)[number]): boolean => values.only.includes(part);
+const wanted = (part: (typeof PARTS)[number] | (typeof LONG_PARTS)[number]): boolean =>
+  values.only.includes(part);
 const figures: Figure[] = [];
 
 /** Runs one part on an instance of its own and says that it does. */
@@ -72,6 +88,19 @@ if (wanted("idle"))
   ]);
 if (wanted("burst")) await part("32 at once", {}, (instance) => burstOfCreates(instance, TEMPLATE));
 if (wanted("transfer")) await part("1 GiB", {}, transferOneGib);
+if (wanted("deadlines")) {
+  for (const serverLives of [true, false])
+    await part(`deadlines, server ${serverLives ? "alive" : "dead"}`, {}, (instance) =>
+      deadlineOvershoot(instance, serverLives),
+    );
+}
+if (wanted("recovery"))
+  await part("host recovery", {}, async (instance) => [
+    ...(await hostRecovery(instance)),
+    ...(await agentQuestions(instance)),
+  ]);
+if (wanted("cycles")) await part("500 cycles", { pool: 2, shells: 1 }, createDestroyCycles);
+if (wanted("storm")) await part("storm", { pool: 2, shells: 1 }, crashStorm);
 if (wanted("platforms")) {
   for (const platform of ["systrap", "ptrace"]) {
     // A golden snapshot belongs to one platform: these start without a pool, from one baked for them.

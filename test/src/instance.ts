@@ -131,11 +131,11 @@ export class Instance {
     return readFileSync(join(this.stateDir, "logs", `${program}.log`), "utf8");
   }
 
-  /** Starts the host, anew after {@link Instance.killHost}. */
-  async startHost(): Promise<void> {
+  /** Starts the host, anew after {@link Instance.killHost}; `env` is for this start alone. */
+  async startHost(env: Record<string, string> = {}): Promise<void> {
     this.#hostProgram = await Program.start({
       argv: programArgv("host"),
-      env: this.#hostEnv,
+      env: { ...this.#hostEnv, ...env },
       logPath: join(this.stateDir, "logs", "host.log"),
     });
   }

@@ -22,6 +22,8 @@ export interface SleepOptions {
 
 /** How long each hook before a freeze may take. */
 const HOOK_TIMEOUT_MS = 10_000;
+/** One that hangs would not run its hooks either: it is not waited for as long as they may take. */
+const ANSWER_TIMEOUT_MS = 10_000;
 const UP_TIMEOUT_MS = 60_000;
 
 /** A machine restored from an image, still locked. */
@@ -58,6 +60,7 @@ export class Sleep {
     const cut = (): void => machine.guest.close();
     signal.addEventListener("abort", cut, { once: true });
     try {
+      await machine.guest.health(ANSWER_TIMEOUT_MS);
       await machine.guest.freeze(entry.hostKey, HOOK_TIMEOUT_MS);
     } finally {
       signal.removeEventListener("abort", cut);
