@@ -66,6 +66,7 @@ export interface RunningServer {
 
 /** Requests under way when the server stops get this long. */
 const CLOSE_GRACE_MS = 3_000;
+const CLOSE_SWEEP_MS = 20;
 
 /** Wires the control plane together and serves. @throws when the address cannot be listened on. */
 export async function startServer(options: StartServerOptions): Promise<RunningServer> {
@@ -116,7 +117,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     sandboxes,
     snapshots,
     snapshotStore,
-    sessions: new Sessions({ store: sessionStore, sandboxStore, sandboxes, clock }),
+    sessions: new Sessions({ store: sessionStore, sandboxStore, sandboxes, clock, soleServer }),
     sandboxStore,
     eventStore,
     eventFeed,
@@ -246,10 +247,17 @@ function closeServer(server: Server, sockets: Set<Socket>): Promise<void> {
     const timer = setTimeout(() => {
       for (const socket of sockets) socket.destroy();
     }, CLOSE_GRACE_MS);
+    // A connection that is answered only now would wait for its client's next request, and one opened ahead for its first.
+    const closeUnused = (): void => {
+      server.closeIdleConnections();
+      for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy();
+    };
+    const sweep = setInterval(closeUnused, CLOSE_SWEEP_MS);
     server.close(() => {
       clearTimeout(timer);
+      clearInterval(sweep);
       resolve();
     });
-    server.closeIdleConnections();
+    closeUnused();
   });
 }

@@ -37,6 +37,11 @@ export class FakeHost {
   /** `METHOD path` of every request that was let in. */
   readonly requests: string[] = [];
   readonly snapshots = new Map<string, MachineSnapshot>();
+  /**
+   * Servers known by tokens of their own. Each is asked before its request is served and before it is answered; while it
+   * throws, the request is not served or not answered: the connection breaks, as for a server that is no more.
+   */
+  readonly callers = new Map<string, (when: "before" | "after", line: string) => Promise<void>>();
   /** Answers port 49999; without it the port refuses. */
   codeServer?: (path: string, request: IncomingMessage, response: ServerResponse) => Promise<void> | void;
   /** Milliseconds that a sleep, a wake and a snapshot take. */
@@ -118,6 +123,10 @@ export class FakeHost {
   /** The next matching requests meet this. */
   fault(fault: Fault): void {
     this.#faults.push({ ...fault });
+  }
+
+  clearFaults(): void {
+    this.#faults.length = 0;
   }
 
   /** Lets requests that hang go, with an answer of 503. */
@@ -328,9 +337,26 @@ export class FakeHost {
 
   async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const line = `${request.method} ${request.url}`;
-    if (request.headers.authorization !== `Bearer ${this.token}`) {
+    const token = request.headers.authorization?.replace("Bearer ", "") ?? "";
+    const caller = this.callers.get(token);
+    if (token !== this.token && caller === undefined) {
       this.#sendError(response, new CodedError("unauthenticated", "wrong host token"));
       return;
+    }
+    if (caller !== undefined) {
+      try {
+        await caller("before", line);
+      } catch {
+        return void request.socket.destroy();
+      }
+      const end = response.end.bind(response) as (text?: string) => ServerResponse;
+      response.end = ((body?: string) => {
+        caller("after", line).then(
+          () => end(body),
+          () => request.socket.destroy(),
+        );
+        return response;
+      }) as typeof response.end;
     }
     this.requests.push(line);
     const fault = this.#takeFault(line);

@@ -12,6 +12,8 @@ export interface SessionsOptions {
   sandboxStore: SandboxStore;
   sandboxes: Sandboxes;
   clock: Clock;
+  /** Whether no other server shares the store: then a name this process is not at work on is nobody's work any more. */
+  soleServer: boolean;
 }
 
 export interface OpenedSession {
@@ -91,9 +93,12 @@ export class Sessions {
 
   /** The session's sandbox, awake; `ended` when it is no more, `unmade` while another server makes it. */
   async #wake(scope: TenantScope, row: SessionRow): Promise<SandboxRecord | "ended" | "unmade"> {
-    const { sandboxStore, sandboxes, clock } = this.#options;
+    const { sandboxStore, sandboxes, clock, soleServer } = this.#options;
     const record = await sandboxStore.find(scope, row.sandbox_id);
-    if (record === undefined) return clock.now() - row.chosen_at < CLAIM_GRACE_MS ? "unmade" : "ended";
+    if (record === undefined) {
+      const mayBeUnderWay = !soleServer && clock.now() - row.chosen_at < CLAIM_GRACE_MS;
+      return mayBeUnderWay ? "unmade" : "ended";
+    }
     if (isEnding(record.state)) return "ended";
     if (record.state === "creating") return "unmade";
     try {
