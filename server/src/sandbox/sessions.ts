@@ -12,7 +12,7 @@ export interface SessionsOptions {
   sandboxStore: SandboxStore;
   sandboxes: Sandboxes;
   clock: Clock;
-  /** Whether no other server shares the store: then a name this process is not at work on is nobody's work any more. */
+  /** Whether no other server shares the store: then what was chosen before this process began is nobody's work any more. */
   soleServer: boolean;
 }
 
@@ -30,10 +30,12 @@ const ASK_EVERY_MS = 100;
 /** Get-or-create by a tenant's own key: one living sandbox for each, however many ask at once. */
 export class Sessions {
   readonly #options: SessionsOptions;
+  readonly #startedAt: number;
   readonly #opening = new Map<string, Promise<OpenedSession>>();
 
   constructor(options: SessionsOptions) {
     this.#options = options;
+    this.#startedAt = options.clock.now();
   }
 
   /**
@@ -96,7 +98,8 @@ export class Sessions {
     const { sandboxStore, sandboxes, clock, soleServer } = this.#options;
     const record = await sandboxStore.find(scope, row.sandbox_id);
     if (record === undefined) {
-      const mayBeUnderWay = !soleServer && clock.now() - row.chosen_at < CLAIM_GRACE_MS;
+      const isLeftBehind = soleServer && row.chosen_at < this.#startedAt;
+      const mayBeUnderWay = !isLeftBehind && clock.now() - row.chosen_at < CLAIM_GRACE_MS;
       return mayBeUnderWay ? "unmade" : "ended";
     }
     if (isEnding(record.state)) return "ended";
