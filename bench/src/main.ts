@@ -99,7 +99,7 @@ if (wanted("recovery"))
     ...(await hostRecovery(instance)),
     ...(await agentQuestions(instance)),
   ]);
-if (wanted("cycles")) await part("500 cycles", { pool: 2, shells: 1 }, createDestroyCycles);
+if (wanted("cycles")) await part("500 cycles", { pool: 0, shells: 0 }, createDestroyCycles);
 if (wanted("storm")) await part("storm", { pool: 2, shells: 1 }, crashStorm);
 if (wanted("platforms")) {
   for (const platform of ["systrap", "ptrace"]) {

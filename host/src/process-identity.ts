@@ -25,3 +25,19 @@ export function isAlive(identity: ProcessIdentity): boolean {
   const found = processIdentity(identity.pid);
   return found !== undefined && found.startTime === identity.startTime;
 }
+
+/** Bit of SIGKILL in the masks of /proc/<pid>/status. */
+const SIGKILL_BIT = 1n << 8n;
+
+/** Whether a process that is frozen will die as soon as it is let go on: the kernel keeps a KILL for it until then. */
+export function isDoomed({ pid }: ProcessIdentity): boolean {
+  let status: string;
+  try {
+    status = readFileSync(`/proc/${pid}/status`, "utf8");
+  } catch {
+    return false;
+  }
+  return [...status.matchAll(/^(?:SigPnd|ShdPnd):\s+([0-9a-f]+)$/gm)].some(
+    ([, mask]) => (BigInt(`0x${mask}`) & SIGKILL_BIT) !== 0n,
+  );
+}

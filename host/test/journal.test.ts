@@ -1,8 +1,9 @@
 import { setMaxListeners } from "node:events";
-import { mkdtempSync, rmSync, truncateSync } from "node:fs";
+import { mkdtempSync, rmSync, statSync, truncateSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { HostEvent } from "@torpor/protocol";
+import Database from "better-sqlite3";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { Journal } from "../src/journal.ts";
 import { EventFeed } from "../src/machine/event-feed.ts";
@@ -65,6 +66,25 @@ describe("the journal", () => {
         .entries.map(({ id }) => id)
         .sort(),
     ).toEqual(["creating", "ending", "running"]);
+  });
+
+  test("is bounded: the newest events, at most so many ended machines, and a log that is cut again", () => {
+    const insert = new Database(path);
+    insert.exec(`
+      WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100500)
+      INSERT INTO machines (id, state, slot, ended_at, body) SELECT 'm' || i, 'ended', -1, i, '{}' FROM n;
+      WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
+      INSERT INTO events (body) SELECT '{}' FROM n;
+    `);
+    journal.put(journalEntry({ id: "living" }));
+    journal.prune(100_600);
+    const count = (table: string): unknown => insert.prepare(`SELECT count(*) FROM ${table}`).pluck().get();
+    expect([count("machines"), count("events")]).toEqual([100_001, 10_000]);
+    expect(insert.prepare("SELECT min(ended_at) FROM machines WHERE state = 'ended'").pluck().get()).toBe(
+      501,
+    );
+    insert.close();
+    expect(statSync(`${path}-wal`).size).toBeLessThanOrEqual(17 * 1024 * 1024);
   });
 
   test("forgets what ended more than 7 days ago, and never what lives", () => {

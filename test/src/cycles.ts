@@ -41,14 +41,12 @@ async function turn(instance: Instance, count: number): Promise<void> {
   await Promise.all(Array.from({ length: WIDTH }, worker));
 }
 
-/** The footprint once the pool is as full as it means to be and nothing is being made or cleared away. */
+/** The footprint once nothing is being made or cleared away. For an instance without a pool. */
 async function atRest(instance: Instance): Promise<Footprint> {
   let last: Footprint | undefined;
   return eventually(
     "the instance to be at rest",
     async () => {
-      const { pool } = await instance.host.health();
-      if (pool.some(({ ready, target }) => ready !== target)) return undefined;
       await new Promise((resolve) => setTimeout(resolve, 1500));
       const seen = await footprint(instance);
       const settled = last !== undefined && steady(last, seen);

@@ -179,6 +179,18 @@ describe("the host's crashes", () => {
     expect(existsSync(disk)).toBe(false);
   });
 
+  test("of a runtime that is paused, too, though a frozen process does not die of a signal before it goes on", async () => {
+    const { id } = await instance.host.create();
+    await instance.host.pause(id);
+    process.kill(sandboxProcess(instance, id), "SIGKILL");
+    await eventually(
+      "the machine to have failed",
+      async () => (await instance.host.get(id)).state === "failed",
+      2000,
+    );
+    expect(await instance.host.end(id)).toMatchObject({ state: "ended", reason: "runtime_crashed" });
+  });
+
   test("of a runtime in the middle of a command: the command's stream is cut, not left hanging", async () => {
     const { id } = await instance.host.create();
     let output = "";

@@ -1,4 +1,7 @@
-import type { Machine } from "@torpor/protocol";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { run } from "@torpor/base";
+import type { HostFinding, HostRepair, Machine } from "@torpor/protocol";
 import { afterEach, describe, expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
 import { sandboxProcess } from "../src/sandbox-process.ts";
@@ -123,5 +126,44 @@ describe("a host that comes back to 30 machines", () => {
     expect(rest.slice(4, 8).map((id) => states.get(id))).toEqual(Array(4).fill("hibernated"));
     expect([states.get(hung ?? ""), states.get(dead ?? "")]).toEqual(["running", "failed"]);
     await instance.host.endAll();
+  });
+});
+
+describe("what is in place and nobody's", () => {
+  const torpor = useInstance();
+  const SLOT = 4000;
+
+  async function plant(): Promise<void> {
+    const { names, stateDir } = torpor();
+    await run(["ip", "netns", "add", names.slotNetns(SLOT)]);
+    const peer = ["type", "veth", "peer", "name", "eth0", "netns", names.slotNetns(SLOT)];
+    await run(["ip", "-n", names.routerNetns, "link", "add", `s${SLOT}`, ...peer]);
+    mkdirSync(join(stateDir, "host", "machines", String(SLOT)));
+    mkdirSync(join("/sys/fs/cgroup", "memory", names.cgroup, String(SLOT)), { recursive: true });
+    writeFileSync(join(stateDir, "host", "machines", String(SLOT), "disk.ext4"), "left");
+  }
+
+  function findings(): Promise<{ findings: HostFinding[] }> {
+    return torpor().host.http.json("/v1/findings");
+  }
+
+  test("is found, and goes with a repair: namespace, link, cgroup and files", async () => {
+    const { id } = await torpor().host.create();
+    expect((await findings()).findings).toEqual([]);
+    await plant();
+    expect((await findings()).findings).toMatchObject([{ kind: "slot_unclaimed", what: String(SLOT) }]);
+    const repair = await torpor().host.http.json<HostRepair>("/v1/findings/repair", { method: "POST" });
+    expect(repair).toMatchObject({ repaired: [{ what: String(SLOT) }], failed: [], left: [] });
+    expect((await findings()).findings).toEqual([]);
+    expect(await torpor().host.output(id, "echo untouched")).toBe("untouched");
+  });
+
+  test("goes when a host starts, too, while what is somebody's goes on", async () => {
+    const { id } = await torpor().host.create();
+    await torpor().killHost("SIGKILL");
+    await plant();
+    await torpor().startHost();
+    await eventually("it to be swept", async () => (await findings()).findings.length === 0);
+    expect(await torpor().host.output(id, "echo untouched")).toBe("untouched");
   });
 });

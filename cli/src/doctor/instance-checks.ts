@@ -5,6 +5,7 @@ import type { Invocation } from "../context.ts";
 import { missingParts } from "../instance/installation.ts";
 import { type LiveStatus, readStatus } from "../instance/instance-status.ts";
 import type { Check, Finding } from "./check.ts";
+import { leftoversCheck } from "./host-findings.ts";
 
 /** Checks of this checkout and of the instance that runs from the state directory, if one does. */
 export function instanceChecks(invocation: Invocation, listen: string): Check[] {
@@ -60,6 +61,7 @@ export function instanceChecks(invocation: Invocation, listen: string): Check[] 
       required: false,
       probe: () => probeTemplate(invocation),
     },
+    leftoversCheck(invocation.paths),
   ];
 }
 

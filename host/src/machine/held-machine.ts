@@ -12,6 +12,7 @@ import { AgentWatch } from "./agent-watch.ts";
 import { followJump, setDeadline, takeOverClocks } from "./boot-moment.ts";
 import { boundConsole } from "./console-log.ts";
 import { crashReason } from "./crash-reason.ts";
+import { isDoomed } from "../process-identity.ts";
 import { HeldState } from "./held-state.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import type { Live, Phase } from "./phase.ts";
@@ -233,7 +234,9 @@ export class HeldMachine {
       this.#state.phase = { name: "failing", done: stopProcesses(this.#state, phase.slot) };
     } else if (phase.name === "running" || phase.name === "paused") {
       this.#state.noteOom(phase.live);
-      if (!driver.adopt(phase.live.handle)) void this.#failCrashed(phase.live);
+      const { handle } = phase.live;
+      const hasDied = !driver.adopt(handle) || (phase.name === "paused" && isDoomed(handle.process));
+      if (hasDied) void this.#failCrashed(phase.live);
       else void boundConsole(phase.live.handle.place.directory);
     } else if (phase.name === "moving" && phase.live !== undefined && entry.state !== "hibernated") {
       // Once its sleep is committed its processes are ended on purpose.

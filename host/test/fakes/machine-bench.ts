@@ -1,7 +1,7 @@
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { FakeClock, silentLog } from "@torpor/base";
+import { type Clock, FakeClock, silentLog } from "@torpor/base";
 import { ImageStore } from "../../src/image/image-store.ts";
 import { Journal, type MachineEntry } from "../../src/journal.ts";
 import { EventFeed } from "../../src/machine/event-feed.ts";
@@ -28,6 +28,8 @@ class FillableJournal extends Journal {
 export class MachineBench {
   readonly directory = mkdtempSync(join(tmpdir(), "torpor-test-machines-"));
   readonly clock = new FakeClock();
+  /** What machines go by, from the next restart on. */
+  timekeeper: Clock = this.clock;
   readonly driver = new FakeDriver();
   readonly router = new FakeRouter();
   readonly journal = new FillableJournal(join(this.directory, "journal.sqlite"));
@@ -97,7 +99,7 @@ export class MachineBench {
       log: silentLog,
     });
     return new Machines({
-      journal: new MachineJournal(this.journal, this.feed, this.clock, silentLog),
+      journal: new MachineJournal(this.journal, this.feed, this.timekeeper, silentLog),
       images: this.images,
       sleep,
       driver: this.driver,
@@ -105,7 +107,7 @@ export class MachineBench {
       router: this.router,
       source,
       feed: this.feed,
-      clock: this.clock,
+      clock: this.timekeeper,
       log: silentLog,
       resolvConf: "nameserver 192.0.2.1\n",
       capacity: { cpus: 2, memoryMb: 8192, diskMb: 16_384 },
