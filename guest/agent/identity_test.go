@@ -55,7 +55,7 @@ func TestInitGivesTheMachineItsIdentity(t *testing.T) {
 	if status != 200 || answer["complete"] != true || answer["generation"] != float64(3) {
 		t.Fatalf("%d %v", status, answer)
 	}
-	want := map[string]string{"clock": "not_needed", "processes": "not_needed", "entropy": "done", "hostname": "done", "machine_id": "done", "resolv_conf": "done", "pids_limit": "not_needed",
+	want := map[string]string{"clock": "not_needed", "monotonic_clock": "not_needed", "processes": "not_needed", "entropy": "done", "hostname": "done", "machine_id": "done", "resolv_conf": "done", "pids_limit": "not_needed",
 		"info": "done", "ssh_host_keys": "not_needed", "shells": "done", "on_restore_hooks": "done"}
 	if got := steps(answer); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("steps %v", got)

@@ -47,6 +47,7 @@ func (i *Initializer) ServeFreeze(w http.ResponseWriter, r *http.Request) {
 	}
 	hooks := runner{i.Reaper}.runFolder(i.Platform.path("/etc/torpor/before-freeze.d"), hookEnv(i.Gate.Identity()), limit)
 	i.Gate.lock()
+	i.frozenAt = time.Now()
 	i.OnFrozen()
 	i.CloseStreams(r)
 	wire.WriteJSON(w, http.StatusOK, map[string]any{"hooks": hooks, "locked": true})

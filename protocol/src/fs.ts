@@ -25,8 +25,11 @@ export type FileEntry = z.infer<typeof fileEntrySchema>;
 /** Body of `POST .../fs/move`. */
 export const moveSchema = z.strictObject({ source: guestPathSchema, destination: guestPathSchema });
 
-/** One change seen by `GET .../fs/watch` (NDJSON). `name` is relative to the watched directory. */
+/**
+ * One change seen by `GET .../fs/watch` (NDJSON). `name` is relative to the watched directory. `missed`, of `.`, says that
+ * a snapshot or a fork cut the watch off for a moment, and changes in it may not have been told.
+ */
 export interface FileChange {
-  type: "create" | "write" | "remove" | "rename" | "chmod";
+  type: "create" | "write" | "remove" | "rename" | "chmod" | "missed";
   name: string;
 }

@@ -10,12 +10,13 @@ from ._ndjson import read_lines
 from ._transport import OpenAnswer
 from .errors import ConnectionError, TorporError
 
-_CHANGE_TYPES = frozenset(("create", "write", "remove", "rename", "chmod"))
+_CHANGE_TYPES = frozenset(("create", "write", "remove", "rename", "chmod", "missed"))
 
 
 @dataclass(frozen=True)
 class FileChange:
-    #: `create`, `write`, `remove`, `rename` or `chmod`.
+    #: `create`, `write`, `remove`, `rename` or `chmod`; `missed`, of `.`, when a snapshot or a fork cut the watch off for a
+    #: moment: look at the directory anew.
     type: str
     #: Relative to the watched directory.
     name: str

@@ -3,12 +3,20 @@ import { decodeNdjson } from "./ndjson.ts";
 
 /** One change below a watched directory. */
 export interface FileChange {
-  type: "create" | "write" | "remove" | "rename" | "chmod";
+  /** `missed`, of `.`: a snapshot or a fork cut the watch off for a moment; look at the directory anew. */
+  type: "create" | "write" | "remove" | "rename" | "chmod" | "missed";
   /** Relative to the watched directory. */
   name: string;
 }
 
-const CHANGE_TYPES: ReadonlySet<unknown> = new Set(["create", "write", "remove", "rename", "chmod"]);
+const CHANGE_TYPES: ReadonlySet<unknown> = new Set([
+  "create",
+  "write",
+  "remove",
+  "rename",
+  "chmod",
+  "missed",
+]);
 
 /**
  * The changes below a directory, from the moment it was made. Iterate it once; leaving the loop, `close()` or the

@@ -119,6 +119,31 @@ test("input that is cut is sent again under the same id, and so written once", a
   expect([...world.guest(id).inputs.values()]).toEqual([Buffer.from("typed").toString("base64")]);
 });
 
+test("a watch that a snapshot cuts goes on, and says that something may have been missed", async () => {
+  const left = new AbortController();
+  const response = await world.fetch("GET", `/v1/sandboxes/${id}/fs/watch?path=/`, { signal: left.signal });
+  const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+  let seen = "";
+  const until = async (text: string): Promise<void> => {
+    while (!seen.includes(text)) seen += (await reader?.read())?.value ?? "";
+  };
+  await until("keepalive");
+  expect(seen).not.toContain("missed");
+  machine().state = "snapshotting";
+  world.guest(id).cut();
+  await delay(50);
+  machine().state = "running";
+  seen = "";
+  await until("keepalive");
+  expect(
+    seen
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line) as unknown),
+  ).toEqual([{ type: "missed", name: "." }, { type: "create", name: "a.txt" }, { type: "keepalive" }]);
+  left.abort();
+});
+
 test("silence is filled with keepalives, and nothing else is changed", async () => {
   async function* slow(): AsyncGenerator<ExecProgress> {
     yield { type: "started", pid: 1 };

@@ -123,6 +123,34 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       ]);
     });
 
+    test("holds the monotonic clock of what lies in an image, also the second time, and not the real one", async () => {
+      const clocks = async (guest: DirectGuest): Promise<{ monotonic: number; real: number }> => {
+        const [monotonic = NaN, real = NaN] = (
+          await guest.output("python3 -c 'import time; print(time.monotonic(), time.time())'")
+        )
+          .split(" ")
+          .map(Number);
+        return { monotonic, real };
+      };
+      let { machine, guest } = await booted();
+      for (let sleep = 0; sleep < 2; sleep += 1) {
+        const before = await clocks(guest);
+        const image = await imageDir();
+        const frozen = await guest.freeze();
+        guest.close();
+        await bed.driver.checkpoint(machine, image);
+        await bed.driver.kill(machine.place);
+        await delay(5000);
+        machine = await restored(image);
+        guest = await DirectGuest.unlock(machine.place.address, frozen);
+        const after = await clocks(guest);
+        expect(after.real - before.real).toBeGreaterThan(5);
+        expect(Math.abs(after.real - Date.now() / 1000)).toBeLessThan(0.5);
+        expect(after.monotonic).toBeGreaterThan(before.monotonic);
+        expect(after.real - before.real - (after.monotonic - before.monotonic)).toBeGreaterThan(5);
+      }
+    });
+
     test("leaves no half image when a checkpoint fails", async () => {
       const { machine } = await booted();
       await bed.driver.kill(machine.place);

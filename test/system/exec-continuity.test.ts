@@ -219,6 +219,32 @@ describe("a command goes on, and whoever waits for it too", () => {
     expect((await exec(id, { cmd: "cat /tmp/done" }))["stdout"]).toBe("out\n");
   });
 
+  test("what waits when a sandbox is hibernated waits on after the wake for as long as was left", async () => {
+    const id = await create();
+    const { exec_id: execId } = await exec(id, {
+      cmd: "python3 -c 'import time; time.sleep(8)'; echo over",
+      background: true,
+      timeout_seconds: 11,
+    });
+    await delay(1_000);
+    await post(`/v1/sandboxes/${id}/hibernate`);
+    await delay(12_000);
+    const woken = (await post(`/v1/sandboxes/${id}/wake`)) as {
+      attestation: { steps: { name: string; detail?: string }[] };
+    };
+    const wokenAt = performance.now();
+    expect(woken.attestation.steps.find(({ name }) => name === "monotonic_clock")?.detail).toMatch(/^held: /);
+    const rest = new Stream(
+      await torpor().api.open(`/v1/sandboxes/${id}/processes/${String(execId)}/output`),
+    );
+    await rest.done;
+    expect(rest.end).toMatchObject({ outcome: "exited", exit_code: 0 });
+    expect(rest.text()).toBe("over\n");
+    const leftMs = performance.now() - wokenAt;
+    expect(leftMs).toBeGreaterThan(5_000);
+    expect(leftMs).toBeLessThan(9_000);
+  });
+
   test("a client that leaves during a snapshot still ends its command", async () => {
     const id = await create();
     const left = new AbortController();

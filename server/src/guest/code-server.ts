@@ -20,6 +20,9 @@ const MAX_CONTEXTS_BYTES = 1024 * 1024;
 /** A kernel that starts under load. */
 const CONTEXT_TIMEOUT_MS = 120_000;
 
+const CUT_MESSAGE =
+  "the connection to the code broke off, so it was interrupted: a snapshot, a fork or a hibernation came while it ran (they wait 2 s for it), or the sandbox has ended; run it again, or as a command, which goes on";
+
 /** One line of an execution, as the code server tells it. */
 export type CodeLine = { type: string } & Record<string, unknown>;
 
@@ -55,6 +58,9 @@ export class CodeServer {
       try {
         if (either.aborted) cut();
         for await (const line of lines(answer)) yield line;
+      } catch (error) {
+        if (error instanceof CodedError || either.aborted) throw error;
+        throw new CodedError("guest_unavailable", CUT_MESSAGE, { cause: error });
       } finally {
         either.removeEventListener("abort", cut);
         answer.destroy();

@@ -187,6 +187,8 @@ export interface WatchEvent {
   start?: Record<string, never>;
   filesystem?: { name: string; type: string };
   keepalive?: Record<string, never>;
+  /** Not of the guest: changes before this may not have been told. */
+  missed?: Record<string, never>;
 }
 
 /** How long the rest of a finished stream may take before its connection is given up, milliseconds. */

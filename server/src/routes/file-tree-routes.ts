@@ -1,6 +1,7 @@
 import { CodedError, type FileChange, fileEntrySchema, guestPathSchema, moveSchema } from "@torpor/protocol";
 import { z } from "zod";
 import { type GuestEntry, toFileEntry } from "../guest/file-entry.ts";
+import { unbrokenWatch } from "../guest/unbroken-watch.ts";
 import { NdjsonWriter } from "../http/ndjson.ts";
 import { GuestRefusal } from "../host/answer-error.ts";
 import { stat } from "./file-content-routes.ts";
@@ -160,7 +161,7 @@ export function addFileTreeRoutes(deps: RouteDeps): void {
       tag: "files",
       summary: "Watch a folder",
       description:
-        'NDJSON, one change a line: `{type, name}` with type create, write, remove, rename or chmod, or `{type: "keepalive"}`. Changes count from the moment the answer\'s head is sent.',
+        'NDJSON, one change a line: `{type, name}` with type create, write, remove, rename, chmod or missed (a snapshot or a fork came between: look at the folder anew), or `{type: "keepalive"}`. Changes count from the moment the answer\'s head is sent.',
       scope: "sandbox:read",
       query: watchQuery,
       answers: {
@@ -178,7 +179,8 @@ export function addFileTreeRoutes(deps: RouteDeps): void {
         new NdjsonWriter(call.outgoing, call.signal).end();
         return SENT;
       }
-      const events = guest.watch(path, recursive === "true" || recursive === "1", { signal: call.signal });
+      const folder = { path, recursive: recursive === "true" || recursive === "1" };
+      const events = unbrokenWatch(guest, folder, call.signal);
       let writer: NdjsonWriter | undefined;
       try {
         for (;;) {
@@ -189,6 +191,8 @@ export function addFileTreeRoutes(deps: RouteDeps): void {
           const type = CHANGES[value.filesystem?.type ?? ""];
           if (value.filesystem !== undefined && type !== undefined)
             await writer.write({ type, name: value.filesystem.name } satisfies FileChange);
+          else if (value.missed !== undefined)
+            await writer.write({ type: "missed", name: "." } satisfies FileChange);
           else if (value.keepalive !== undefined) await writer.write({ type: "keepalive" });
         }
       } catch (error) {

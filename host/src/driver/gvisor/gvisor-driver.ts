@@ -16,6 +16,7 @@ import type {
 } from "../driver.ts";
 import { writeBundle } from "./bundle.ts";
 import { DiskImages } from "./disk-image.ts";
+import { holdMonotonic } from "./held-monotonic.ts";
 import { type Platform, type RunscBuild } from "./runsc.ts";
 
 /** Memory of sentry and gofer beside the guest's own, measured at 20-50 MiB; the rest is head room for page tables. */
@@ -171,6 +172,7 @@ export class GvisorDriver implements Driver {
     const unfinished = `${imageDir}.unfinished`;
     try {
       await mkdir(unfinished, { recursive: true });
+      const fromMs = Date.now();
       // Always -leave-running: the plain form ends the sandbox even when it fails.
       await run(
         [
@@ -185,6 +187,8 @@ export class GvisorDriver implements Driver {
         ],
         withSignal({ timeoutMs: 120_000 }, signal),
       );
+      // Where it cannot be held it goes on, which the guest finds and attests.
+      await holdMonotonic(join(unfinished, "checkpoint.img"), { fromMs, toMs: Date.now() });
       for (const name of ["checkpoint.img", "pages.img", "pages_meta.img"])
         await fsyncFile(join(unfinished, name));
       await rename(unfinished, imageDir);
