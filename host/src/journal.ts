@@ -42,6 +42,8 @@ export interface MachineEntry {
   deadlineUnixMs: number | null;
   /** The same moment as the host counts it. Null or absent without a deadline, or in a journal of an earlier version. */
   deadlineMoment?: BootMoment | null;
+  /** The absolute end, as the host counts it; null or absent for none. */
+  maxLifetimeMoment?: BootMoment | null;
   /** When it failed, once it has. */
   failedMoment?: BootMoment;
   lastActivityAt: number;

@@ -145,7 +145,7 @@ describe("what holds a machine awake", () => {
   test("is what came while the guest was asked", async () => {
     await create({ idle_timeout_seconds: 60 });
     bench.clock.advance(60_000);
-    bench.machines.reach("one").activity.touch("at the last moment");
+    bench.machines.reach("one").activity.touch("request", "at the last moment");
     await settle();
     expect(state()).toBe("running");
     await advance(60_000);

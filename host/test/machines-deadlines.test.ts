@@ -50,6 +50,30 @@ function shownLeftMs(): number {
   return (bench.machines.get("one")?.deadline_unix_ms ?? Number.NaN) - bench.clock.now();
 }
 
+describe("the absolute end", () => {
+  const atEnd = (): Partial<typeof TEST_SPEC> => ({ max_lifetime_unix_ms: bench.clock.now() + 60_000 });
+
+  test("ends it with its own reason, though its TTL is later", async () => {
+    await createDueIn(HOUR_MS, atEnd());
+    await advance(59_999);
+    expect(state()).toBe("running");
+    await advance(1);
+    await until(() => state() === "ended");
+    expect(bench.machines.get("one")).toMatchObject({ reason: "max_lifetime" });
+  });
+
+  test("ends one that sleeps too, and is moved by no jump of the wall clock", async () => {
+    await bench.machines.create("one", { ...TEST_SPEC, ...atEnd(), deadline_unix_ms: null });
+    await bench.machines.hibernate("one");
+    bench.clock.jump(2 * HOUR_MS);
+    await advance(59_000);
+    expect(state()).toBe("hibernated");
+    await advance(1_000);
+    await until(() => state() === "ended");
+    expect(bench.machines.get("one")).toMatchObject({ reason: "max_lifetime" });
+  });
+});
+
 describe.each([
   ["forward", 2 * HOUR_MS],
   ["back", -2 * HOUR_MS],

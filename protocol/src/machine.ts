@@ -29,7 +29,7 @@
  */
 import { z } from "zod";
 import { sandboxIdSchema, snapshotIdSchema, templateNameSchema } from "./ids.ts";
-import { type Attestation, envSchema, networkSchema } from "./sandbox.ts";
+import { type ActivityKind, type Attestation, envSchema, type HoldKind, networkSchema } from "./sandbox.ts";
 import type { EndReason } from "./states.ts";
 
 export const machineSpecSchema = z.strictObject({
@@ -51,6 +51,8 @@ export const machineSpecSchema = z.strictObject({
   retention_seconds: z.number().int().positive().nullable().default(null),
   /** Whether work asked of it wakes it. */
   auto_wake: z.boolean().default(true),
+  /** It is ended then (`max_lifetime`), whatever its clocks say and whether it sleeps; null for never. */
+  max_lifetime_unix_ms: z.number().int().nullable().default(null),
   /** Restored from this snapshot instead of the template's golden one. */
   from_snapshot: snapshotIdSchema.nullable().default(null),
 });
@@ -114,10 +116,12 @@ export interface Machine {
   retention_seconds: number | null;
   auto_wake: boolean;
   last_activity_at: string;
+  /** What that was; null when it is not known any more. */
+  last_activity: { kind: ActivityKind; what: string } | null;
   /** When it counts as idle, if nothing holds it and nothing more comes; null while something holds it, or without a timeout. */
   idle_at: string | null;
   /** What holds it awake now. */
-  holds: { kind: "request" | "exec"; what: string; since: string }[];
+  holds: { kind: HoldKind; what: string; since: string }[];
   /** What it wakes from, while hibernated. */
   image: { size_bytes: number; created_at: string } | null;
   /**

@@ -217,6 +217,21 @@ export const updateLifecycleSchema = z
   );
 export type UpdateLifecycleRequest = z.infer<typeof updateLifecycleSchema>;
 
+/** What can hold a sandbox awake: a request of the API, one to a port of it, a command that runs. */
+export const holdKindSchema = z.enum(["request", "port", "exec"]);
+export type HoldKind = z.infer<typeof holdKindSchema>;
+
+/** What counts as activity. */
+export const activityKindSchema = z.enum([
+  ...holdKindSchema.options,
+  "create",
+  "wake",
+  "resume",
+  "snapshot",
+  "adopt",
+]);
+export type ActivityKind = z.infer<typeof activityKindSchema>;
+
 const clock = { seconds: z.number().int().nullable(), at: timestamp.nullable() };
 
 /** Answer of `GET /v1/sandboxes/{id}/lifecycle`: the three clocks, and why it is not idle. */
@@ -230,10 +245,14 @@ export const lifecycleSchema = z.object({
     ttl: z.object({ ...clock, on_expire: onExpireSchema }),
     idle: z.object({ ...clock, on_idle: onIdleSchema }),
     retention: z.object(clock),
+    /** The end that no clock puts off; null for none. `seconds` are those left. */
+    max_lifetime: z.object(clock),
   }),
   last_activity_at: timestamp,
-  /** What keeps it from being idle now. */
-  holds: z.array(z.object({ kind: z.enum(["request", "exec"]), what: z.string(), since: timestamp })),
+  /** What that was; null when its host cannot tell. */
+  last_activity: z.object({ kind: activityKindSchema, what: z.string() }).nullable(),
+  /** What keeps it from being idle now: requests as method and path, commands by their exec id. */
+  holds: z.array(z.object({ kind: holdKindSchema, what: z.string(), since: timestamp })),
   /** Why it ended; null while it lives. */
   reaped_because: z.string().nullable(),
 });

@@ -110,16 +110,24 @@ class StateInventory(TypedDict):
 class LifecycleHold(TypedDict, total=False):
     """A reason why the sandbox is not idle."""
 
+    #: `request`, `port` or `exec`.
     kind: str
-    exec_id: str
+    #: Method and path, or the exec id of a command.
+    what: str
     since: str
 
 
+class LastActivity(TypedDict):
+    #: `request`, `port`, `exec`, `create`, `wake`, `resume`, `snapshot` or `adopt`.
+    kind: str
+    what: str
+
+
 class Lifecycle(TypedDict):
-    #: By name: `ttl`, `idle`, `retention`.
+    #: By name: `ttl`, `idle`, `retention`, `max_lifetime`.
     clocks: Dict[str, Dict[str, Any]]
     last_activity_at: str
-    #: What it was: `exec`, `fs`, ...
-    last_activity: Optional[str]
+    #: None when its host cannot tell.
+    last_activity: Optional[LastActivity]
     holds: List[LifecycleHold]
     reaped_because: Optional[str]

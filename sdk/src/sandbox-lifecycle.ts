@@ -18,9 +18,16 @@ export interface Lifecycle {
   idle: { seconds: number | null; at: Date | null; onIdle: OnIdle };
   /** `at` is null unless it is hibernated. */
   retention: { seconds: number | null; at: Date | null };
+  /** The end that no clock puts off, if the server sets one. `seconds`: those left. */
+  maxLifetime: { seconds: number | null; at: Date | null };
   lastActivityAt: Date;
-  /** What keeps it from being idle now. */
-  holds: { kind: "request" | "exec"; what: string; since: Date }[];
+  /** What that was; null when its host cannot tell. */
+  lastActivity: {
+    kind: "request" | "port" | "exec" | "create" | "wake" | "resume" | "snapshot" | "adopt";
+    what: string;
+  } | null;
+  /** What keeps it from being idle now: requests as method and path, commands by their exec id. */
+  holds: { kind: "request" | "port" | "exec"; what: string; since: Date }[];
   /** Why it ended; null while it lives. */
   reapedBecause: string | null;
 }
@@ -57,7 +64,7 @@ export class SandboxLifecycle {
   async get({ signal, timeoutMs }: CallOptions): Promise<Lifecycle> {
     const path = `${this.#root}/lifecycle`;
     const wire = await this.#transport.json<LifecycleWire>({ method: "GET", path, signal, timeoutMs });
-    const { ttl, idle, retention } = wire.clocks;
+    const { ttl, idle, retention, max_lifetime: maxLifetime } = wire.clocks;
     return {
       state: wire.state,
       persistent: wire.persistent,
@@ -65,6 +72,8 @@ export class SandboxLifecycle {
       ttl: { seconds: ttl.seconds, at: dateOrNull(ttl.at), onExpire: ttl.on_expire },
       idle: { seconds: idle.seconds, at: dateOrNull(idle.at), onIdle: idle.on_idle },
       retention: { seconds: retention.seconds, at: dateOrNull(retention.at) },
+      maxLifetime: { seconds: maxLifetime.seconds, at: dateOrNull(maxLifetime.at) },
+      lastActivity: wire.last_activity,
       lastActivityAt: new Date(wire.last_activity_at),
       holds: wire.holds.map(({ kind, what, since }) => ({ kind, what, since: new Date(since) })),
       reapedBecause: wire.reaped_because,

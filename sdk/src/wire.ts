@@ -75,6 +75,9 @@ export interface PageWire<Item> {
   next_cursor: string | null;
 }
 
+export type HoldKindWire = "request" | "port" | "exec";
+export type ActivityKindWire = HoldKindWire | "create" | "wake" | "resume" | "snapshot" | "adopt";
+
 export interface LifecycleWire {
   id: string;
   state: SandboxStateWire;
@@ -89,9 +92,11 @@ export interface LifecycleWire {
       on_idle: "hibernate" | "pause" | "destroy" | "none";
     };
     retention: { seconds: number | null; at: string | null };
+    max_lifetime: { seconds: number | null; at: string | null };
   };
   last_activity_at: string;
-  holds: { kind: "request" | "exec"; what: string; since: string }[];
+  last_activity: { kind: ActivityKindWire; what: string } | null;
+  holds: { kind: HoldKindWire; what: string; since: string }[];
   reaped_because: string | null;
 }
 

@@ -92,8 +92,10 @@ it("create, session and clocks send what they are given, null too", async () => 
           ttl: { seconds: null, at: null, on_expire: "destroy" },
           idle: { seconds: 300, at: null, on_idle: "hibernate" },
           retention: { seconds: null, at: null },
+          max_lifetime: { seconds: null, at: null },
         },
         last_activity_at: "2026-11-29T16:00:00.000Z",
+        last_activity: { kind: "exec", what: "x1" },
         holds: [{ kind: "exec", what: "x1", since: "2026-11-29T16:00:00.000Z" }],
         reaped_because: null,
       }),
@@ -110,6 +112,8 @@ it("create, session and clocks send what they are given, null too", async () => 
   ]);
   expect(await sandbox.lifecycle()).toMatchObject({
     idle: { seconds: 300, at: null, onIdle: "hibernate" },
+    lastActivity: { kind: "exec", what: "x1" },
+    maxLifetime: { seconds: null, at: null },
     holds: [{ kind: "exec", since: new Date("2026-11-29T16:00:00.000Z") }],
   });
 });

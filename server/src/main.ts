@@ -39,6 +39,7 @@ async function main(config: ServerConfig): Promise<void> {
     database,
     host: { url: config.hostUrl, token: config.hostToken },
     listen: config.listen,
+    maxLifetimeSeconds: config.maxLifetimeSeconds,
     webhooks: { allow: config.webhookAllow },
     log,
   });

@@ -42,6 +42,8 @@ export interface StartServerOptions {
   listen?: { host: string; port: number };
   log: Log;
   clock?: Clock;
+  /** The absolute end of every sandbox made from now on, seconds from its create. Default none. */
+  maxLifetimeSeconds?: number | undefined;
   webhooks?: {
     /** Addresses and ranges that webhooks may name though they are not public. */
     allow?: readonly string[];
@@ -85,7 +87,15 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const sessionStore = new SessionStore(database);
   const webhookStore = new WebhookStore(database);
   const targetGuard = new TargetGuard(options.webhooks?.allow ?? []);
-  const sandboxes = new Sandboxes({ store: sandboxStore, snapshotStore, placement, clock, log });
+  const { maxLifetimeSeconds } = options;
+  const sandboxes = new Sandboxes({
+    store: sandboxStore,
+    snapshotStore,
+    placement,
+    clock,
+    log,
+    maxLifetimeSeconds,
+  });
   const snapshots = new Snapshots({ store: snapshotStore, sandboxes, placement, clock, log });
   const activity = new ActivityLog(sandboxStore, clock, log);
   scope.defer(() => activity.flush());

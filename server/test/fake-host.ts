@@ -296,6 +296,7 @@ export class FakeHost {
       retention_seconds: spec.retention_seconds ?? null,
       auto_wake: spec.auto_wake ?? true,
       last_activity_at: now,
+      last_activity: { kind: "create", what: "create" },
       idle_at: null,
       holds: [],
       image: null,

@@ -282,6 +282,57 @@ describe("the host's word", () => {
     await eventually(async () => (await stateOf(second.id)) === "destroyed host_lost");
   });
 
+  test("that has lost everything says nothing: records stay until their own end or their owner's", async () => {
+    const kept = await world.sandbox({ template: "base", persistent: true, tenant: "acme" });
+    const ended = await world.sandbox();
+    world.host.forget(kept.id);
+    world.host.forget(ended.id);
+    const record = await world.server.sandboxStore.find(scope, ended.id);
+    if (record === undefined) throw new Error("no record");
+    await world.server.sandboxStore.note(record, { expiresAt: Date.now() - 61_000 });
+    await world.restart();
+    await eventually(async () => (await stateOf(ended.id)) === "destroyed ttl_expired");
+    expect(await stateOf(kept.id)).toBe("running null");
+    expect((await world.call("DELETE", `/v1/sandboxes/${kept.id}`)).body).toMatchObject({
+      state: "destroyed",
+      reason: "user",
+    });
+  });
+
+  test("is left alone by a store that knows nothing of it", async () => {
+    const id = `s${"q".repeat(25)}`;
+    world.host.addMachine(id, new Date(Date.now() - 60_000).toISOString());
+    const from = world.host.requests.length;
+    world.server.watch.reconcileSoon();
+    await eventually(
+      () => world.host.requests.slice(from).filter((line) => line === "GET /v1/machines").length >= 1,
+    );
+    await world.restart();
+    await eventually(() => world.server.watch.connected);
+    expect(world.host.liveMachines()).toEqual([id]);
+  });
+
+  test("and one broken record do not stop the others, and its machine is not taken for an orphan", async () => {
+    const broken = await world.sandbox();
+    const other = await world.sandbox();
+    await world.server.database.db
+      .updateTable("sandboxes")
+      .set({ metadata: "{torn" })
+      .where("id", "=", broken.id)
+      .execute();
+    expect(errorOf(await world.call("GET", `/v1/sandboxes/${broken.id}`))).toMatchObject({
+      code: "internal",
+    });
+    world.host.end(broken.id, "oom");
+    world.host.end(other.id, "oom");
+    await eventually(async () => (await stateOf(other.id)) === "destroyed oom");
+    const third = await world.sandbox();
+    await world.restart();
+    world.host.end(third.id, "idle", { silent: true });
+    world.server.watch.reconcileSoon();
+    await eventually(async () => (await stateOf(third.id)) === "destroyed idle");
+  });
+
   test("that fails means nothing: no record changes while its list cannot be read", async () => {
     const { id } = await world.sandbox();
     await world.restart();
@@ -347,6 +398,7 @@ describe("after a crash in mid-create", () => {
   test("a machine that no record knows is removed once it is no newborn", async () => {
     const old = `s${"g".repeat(25)}`;
     const young = `s${"h".repeat(25)}`;
+    await world.sandbox();
     world.host.addMachine(old, new Date(Date.now() - 60_000).toISOString());
     world.host.addMachine(young, new Date(Date.now() + 60_000).toISOString());
     world.server.watch.reconcileSoon();
@@ -381,6 +433,42 @@ describe("after a crash in mid-create", () => {
     await lost;
     await abandoned.close().catch(() => {});
   });
+});
+
+describe("the absolute end", () => {
+  test("goes to the host with the create, bounds every TTL, and is shown", async () => {
+    await using short = await World.start({ maxLifetimeSeconds: 100 });
+    const { id, expires_at } = await short.sandbox();
+    const { maxLifetimeAt, createdAt } = (await short.server.sandboxStore.find(scope, id)) ?? {};
+    expect(maxLifetimeAt).toBe(Number(createdAt) + 100_000);
+    expect(short.host.machines.get(id)?.spec.max_lifetime_unix_ms).toBe(maxLifetimeAt);
+    // The default of 300 s is more than any may live.
+    expect(Date.parse(String(expires_at))).toBe(maxLifetimeAt);
+    const { body } = await short.call("GET", `/v1/sandboxes/${id}/lifecycle`);
+    expect(body).toMatchObject({
+      clocks: { max_lifetime: { at: expires_at } },
+      last_activity: { kind: "create" },
+    });
+    for (const reply of [
+      await short.call("PATCH", `/v1/sandboxes/${id}/lifecycle`, { json: { ttl_seconds: 101 } }),
+      await short.call("POST", "/v1/sandboxes", { json: { template: "base", ttl_seconds: 101 } }),
+    ]) {
+      expect(reply.status).toBe(400);
+      expect(errorOf(reply).message).toContain("ttl_seconds is 101");
+    }
+    const extended = await short.call("PATCH", `/v1/sandboxes/${id}/lifecycle`, {
+      json: { ttl_seconds: 90 },
+    });
+    expect(extended.status).toBe(200);
+  });
+});
+
+test("what holds a sandbox awake is told by the commands' ids, and asking counts as nothing", async () => {
+  const { id } = await world.sandbox();
+  const started = await world.exec(id, { cmd: "sleep 60", background: true });
+  const { body } = await world.call("GET", `/v1/sandboxes/${id}/lifecycle`);
+  expect(body["holds"]).toMatchObject([{ kind: "exec", what: started.body["exec_id"] }]);
+  expect((body["clocks"] as { idle: { at: unknown } }).idle.at).toBeNull();
 });
 
 test("ended sandboxes and their reasons stay readable, page by page and by filter", async () => {

@@ -351,9 +351,9 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     while ((await sandboxes.purgeEnded(3, 100)) > 0);
     expect(await sandboxes.find(scope, ended[1] ?? "")).toBeUndefined();
     expect(await sandboxes.find(scope, ended[2] ?? "")).toBeDefined();
-    expect((await sandboxes.liveOnHost(HostScope.fromHostLink("h"))).some(({ id }) => id === ended[2])).toBe(
-      false,
-    );
+    expect(
+      (await sandboxes.liveOnHost(HostScope.fromHostLink("h"))).records.some(({ id }) => id === ended[2]),
+    ).toBe(false);
     expect(
       (await sandboxes.countByState()).find(({ state }) => state === "destroyed")?.count,
     ).toBeGreaterThan(0);

@@ -1,6 +1,7 @@
 import { type IncomingMessage, request, type ServerResponse } from "node:http";
 import { CodedError, GUEST_PORT } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
+import type { Activity } from "../machine/activity.ts";
 import type { GuestClient } from "../machine/guest-client.ts";
 import type { Machines } from "../machine/machines.ts";
 
@@ -49,15 +50,19 @@ export async function proxyToGuest(
     : await machines.awaken(target.machineId);
   if (outgoing.destroyed) return; // the caller has left meanwhile: nobody wants this done any more
   const releases =
-    passive || target.path.startsWith(WATCH_PATH)
-      ? []
-      : [activity.begin("request", `${incoming.method} ${target.path.slice(0, 100)}`)];
+    passive || target.path.startsWith(WATCH_PATH) ? [] : [beginUse(activity, target, incoming.method ?? "")];
   if (!STREAM_PATHS.some((path) => target.path.startsWith(path))) releases.push(activity.beginBrief());
   try {
     await pass(machines, target, entry, guest, incoming, outgoing);
   } finally {
     for (const release of releases) release();
   }
+}
+
+/** The owner's use of a sandbox, by what it goes to: the agent, or a port of the owner's own. */
+function beginUse(activity: Activity, { port, path }: GuestTarget, method: string): () => void {
+  const what = `${method} ${path.slice(0, 100)}`;
+  return port === GUEST_PORT ? activity.begin("request", what) : activity.begin("port", `${port} ${what}`);
 }
 
 function pass(

@@ -1,8 +1,9 @@
 import type { Clock } from "@torpor/base";
+import type { ActivityKind, HoldKind } from "@torpor/protocol";
 
 /** Something that keeps a machine awake. */
 export interface Hold {
-  kind: "request" | "exec";
+  kind: HoldKind;
   /** What a person recognises it by: method and path, or the exec's id. */
   what: string;
   /** Unix milliseconds. */
@@ -20,7 +21,7 @@ export class Activity {
   readonly #brief = new Set<Promise<void>>();
   #lastMonotonic: number;
   #lastAt: number;
-  #last = "create";
+  #last: { kind: ActivityKind; what: string } = { kind: "create", what: "create" };
 
   /** @param lastAt Unix milliseconds of what counted before; idleness is counted from now all the same */
   constructor(clock: Clock, lastAt = clock.now()) {
@@ -35,7 +36,7 @@ export class Activity {
   }
 
   /** What last counted. */
-  get last(): string {
+  get last(): { kind: ActivityKind; what: string } {
     return this.#last;
   }
 
@@ -49,19 +50,19 @@ export class Activity {
   }
 
   /** Something has happened just now. */
-  touch(what: string): void {
+  touch(kind: ActivityKind, what: string = kind): void {
     this.#lastMonotonic = this.#clock.monotonic();
     this.#lastAt = this.#clock.now();
-    this.#last = what;
+    this.#last = { kind, what };
   }
 
   /** Something begins that counts until the answer is called. */
   begin(kind: Hold["kind"], what: string): () => void {
     const hold: Hold = { kind, what, since: this.#clock.now() };
     this.#holds.add(hold);
-    this.touch(what);
+    this.touch(kind, what);
     return () => {
-      if (this.#holds.delete(hold)) this.touch(what);
+      if (this.#holds.delete(hold)) this.touch(kind, what);
     };
   }
 

@@ -34,6 +34,10 @@ export function takeOverClocks(entry: MachineEntry, clock: Clock): void {
   const { deadlineUnixMs, deadlineMoment, failedMoment, endedAt, image } = entry;
   if (failedMoment !== undefined && failedMoment.bootId !== clock.bootId)
     entry.failedMoment = carriedOver(endedAt ?? clock.now());
+  const { max_lifetime_unix_ms: lifetimeEnd } = entry.spec;
+  // Absent from what an earlier version wrote.
+  if (lifetimeEnd != null && entry.maxLifetimeMoment?.bootId !== clock.bootId)
+    entry.maxLifetimeMoment = carriedOver(lifetimeEnd);
   if (deadlineUnixMs !== null) {
     if (deadlineMoment?.bootId !== clock.bootId) entry.deadlineMoment = carriedOver(deadlineUnixMs);
     else {

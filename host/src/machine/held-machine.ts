@@ -303,6 +303,10 @@ export class HeldMachine {
     }
   }
 
+  onLifetimeOver(): void {
+    endInBackground(this.#state, "max_lifetime", "it has lived for as long as any sandbox here may");
+  }
+
   onIdle(): void {
     const { on_idle: onIdle, idle_timeout_seconds: seconds } = this.entry.spec;
     if (onIdle === "destroy")

@@ -24,7 +24,7 @@ export class HeldState {
   constructor(
     entry: MachineEntry,
     parts: MachineParts,
-    clocked: Pick<ClockedMachine, "onExpired" | "onIdle" | "onRetained">,
+    clocked: Pick<ClockedMachine, "onExpired" | "onIdle" | "onRetained" | "onLifetimeOver">,
     onGone: () => void,
   ) {
     this.entry = entry;
@@ -43,6 +43,7 @@ export class HeldState {
         onExpired: () => clocked.onExpired(),
         onIdle: () => clocked.onIdle(),
         onRetained: () => clocked.onRetained(),
+        onLifetimeOver: () => clocked.onLifetimeOver(),
       },
       parts.clock,
     );

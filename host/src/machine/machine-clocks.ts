@@ -14,6 +14,7 @@ export interface ClockedMachine {
   onExpired(): void;
   onIdle(): void;
   onRetained(): void;
+  onLifetimeOver(): void;
 }
 
 /** While a command runs that nobody is attached to, it is asked after this often at least. */
@@ -61,6 +62,8 @@ export class MachineClocks {
         this.#machine.onExpired(),
       );
     }
+    if (entry.maxLifetimeMoment != null)
+      this.#after(leftUntil(entry.maxLifetimeMoment, this.#clock), () => this.#machine.onLifetimeOver());
     if (phase.name === "running" && spec.idle_timeout_seconds !== null && spec.on_idle !== "none") {
       const timeoutMs = spec.idle_timeout_seconds * 1000;
       this.#after(Math.max(timeoutMs - activity.idleForMs, restMs), () => void this.#considerIdle(timeoutMs));
@@ -112,7 +115,7 @@ export class MachineClocks {
     if (this.#timers !== armed) return; // moved or changed meanwhile: the clocks were armed anew
     if (running === undefined) return again(EXEC_CHECK_MS, watching);
     if (running[0] !== undefined) {
-      activity.touch(`exec ${running[0]}`);
+      activity.touch("exec", running[0]);
       return again(Math.min(timeoutMs, EXEC_CHECK_MS), true);
     }
     if (activity.idleForMs < timeoutMs) return again(timeoutMs - activity.idleForMs);

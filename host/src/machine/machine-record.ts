@@ -56,6 +56,7 @@ export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
     retention_seconds: spec.retention_seconds,
     auto_wake: spec.auto_wake,
     last_activity_at: new Date(lastActivityAt).toISOString(),
+    last_activity: living?.activity.last ?? null,
     idle_at: counts ? iso(lastActivityAt + (spec.idle_timeout_seconds ?? 0) * 1000) : null,
     holds: holds.map((hold) => ({ ...hold, since: new Date(hold.since).toISOString() })),
     image:

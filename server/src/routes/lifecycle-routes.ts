@@ -8,6 +8,9 @@ import {
   sandboxSchema,
   updateLifecycleSchema,
 } from "@torpor/protocol";
+import { z } from "zod";
+import { GuestClient } from "../guest/guest-client.ts";
+import { readAll } from "../host/host-client.ts";
 import { refused } from "../sandbox/create-plan.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";
@@ -33,6 +36,20 @@ const MOVES = {
       "The next generation of the same sandbox: same id, same processes. Joins a wake under way; resumes a paused one. A failure leaves it hibernated.",
   },
 } as const;
+
+const LIST_TIMEOUT_MS = 1_000;
+const MAX_LIST_BYTES = 4 * 1024 * 1024;
+/** From inside a sandbox, so it may be anything. */
+const listSchema = z.object({
+  processes: z
+    .array(
+      z.object({
+        pid: z.number().optional(),
+        torpor: z.object({ execId: z.string().optional(), startedAt: z.string().optional() }).optional(),
+      }),
+    )
+    .optional(),
+});
 
 /** Sleep and wake, the three clocks, and the change between the two shapes. */
 export function addLifecycleRoutes(deps: RouteDeps): void {
@@ -69,7 +86,9 @@ export function addLifecycleRoutes(deps: RouteDeps): void {
     },
     async (call) => {
       const record = await sandboxes.require(call.caller.scope, call.param("id"));
-      return { status: 200, body: lifecycleOf(deps, record, await machineOf(deps, record)) };
+      const machine = await machineOf(deps, record);
+      const running = machine?.state === "running" ? await runningCommands(deps, record, call.signal) : [];
+      return { status: 200, body: lifecycleOf(deps, record, machine, running) };
     },
   );
 
@@ -142,7 +161,43 @@ async function machineOf(deps: RouteDeps, record: SandboxRecord): Promise<Machin
   }
 }
 
-function lifecycleOf(deps: RouteDeps, record: SandboxRecord, machine: Machine | undefined): Lifecycle {
+/** The commands that run, asked without counting as use; none when the agent does not answer soon. */
+async function runningCommands(
+  deps: RouteDeps,
+  record: SandboxRecord,
+  signal: AbortSignal,
+): Promise<Lifecycle["holds"]> {
+  try {
+    const host = await deps.placement.of(record.host);
+    const answer = await new GuestClient(host.client, record.id).http("POST", "/process.Process/List", {
+      headers: {
+        "content-type": "application/json",
+        "connect-protocol-version": "1",
+        "x-torpor-passive": "1",
+      },
+      body: Buffer.from("{}"),
+      headTimeoutMs: LIST_TIMEOUT_MS,
+      signal,
+    });
+    const text = (await readAll(answer, MAX_LIST_BYTES)).toString("utf8");
+    const { processes = [] } = listSchema.parse(JSON.parse(text));
+    return processes.map(({ pid, torpor }) => {
+      const startedAt = Date.parse(torpor?.startedAt ?? "");
+      const since = Number.isNaN(startedAt) ? (record.startedAt ?? record.createdAt) : startedAt;
+      return { kind: "exec", what: torpor?.execId ?? `pid ${pid}`, since: new Date(since).toISOString() };
+    });
+  } catch (error) {
+    deps.log.info({ op: "lifecycle", outcome: "commands not known", sandboxId: record.id, err: error });
+    return [];
+  }
+}
+
+function lifecycleOf(
+  deps: RouteDeps,
+  record: SandboxRecord,
+  machine: Machine | undefined,
+  running: Lifecycle["holds"],
+): Lifecycle {
   const sandbox = shownSandbox(deps, record);
   const { image, retention_seconds: retention } = sandbox;
   const retainedUntil =
@@ -165,13 +220,22 @@ function lifecycleOf(deps: RouteDeps, record: SandboxRecord, machine: Machine | 
       },
       idle: {
         seconds: sandbox.idle_timeout_seconds,
-        at: machine === undefined ? sandbox.idle_at : machine.idle_at,
+        // A command in the background holds it, though the host asks after it only when the time is over.
+        at: machine === undefined ? sandbox.idle_at : running.length > 0 ? null : machine.idle_at,
         on_idle: sandbox.on_idle,
       },
       retention: { seconds: retention, at: retainedUntil },
+      max_lifetime: {
+        seconds:
+          record.maxLifetimeAt === null
+            ? null
+            : Math.max(0, Math.ceil((record.maxLifetimeAt - counted) / 1_000)),
+        at: record.maxLifetimeAt === null ? null : new Date(record.maxLifetimeAt).toISOString(),
+      },
     },
     last_activity_at: machine?.last_activity_at ?? sandbox.last_activity_at,
-    holds: machine?.holds ?? [],
+    last_activity: machine?.last_activity ?? null,
+    holds: [...(machine?.holds ?? []), ...running],
     reaped_because: sandbox.ended_at === null ? null : sandbox.reason,
   };
 }

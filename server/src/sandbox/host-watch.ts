@@ -24,6 +24,8 @@ export interface HostWatchOptions {
 
 const FIRST_BACKOFF_MS = 100;
 const MAX_BACKOFF_MS = 5_000;
+/** After its own end a sandbox is taken for ended though its host can no longer tell, milliseconds: clocks differ. */
+const LOST_GRACE_MS = 60_000;
 
 /**
  * Keeps the records of one host true: follows its events, and on every (re)connect compares both sides in full.
@@ -123,7 +125,8 @@ export class HostWatch {
         const batch = await this.#poll(host, after, Math.ceil(Math.min(pollMs, leftMs)));
         if (batch === "woken") break;
         if (batch.lastSeq < after) return; // the host's journal began anew: connect again from its start
-        for (const event of batch.events) await this.#apply(host, event);
+        for (const event of batch.events)
+          await this.#unlessRefused(event.machine_id, () => this.#apply(host, event));
         after = batch.lastSeq;
       }
       if (this.#closing.signal.aborted) return;
@@ -178,20 +181,58 @@ export class HostWatch {
    * grace is left alone, so that neither side's newborns look like orphans.
    */
   async reconcile(host: PlacedHost): Promise<void> {
-    const { store } = this.#options;
+    const { store, log } = this.#options;
     this.#sawNewborn = false;
     const machines = new Map(
       (await host.client.listMachines(this.#closing.signal)).map((machine) => [machine.id, machine]),
     );
-    const records = await store.liveOnHost(host.scope);
+    const { records, unreadable } = await store.liveOnHost(host.scope);
+    for (const { id, error } of unreadable)
+      log.error({ op: "sandbox.reconcile", outcome: "record unreadable, left", sandboxId: id, err: error });
+    if (machines.size === 0 && records.some(isSettled))
+      return await this.#settleWithoutMachines(host, records);
     for (const record of records)
       await this.#unlessRefused(record.id, () => this.#settle(host, record, machines.get(record.id)));
-    const known = new Set(records.map((record) => record.id));
+    const known = new Set([...records, ...unreadable].map(({ id }) => id));
+    if (machines.size > 0 && known.size === 0 && !(await store.knowsHost(host.scope))) {
+      // A store that has never heard of this host is the wrong or a lost one: what runs there is somebody's all the same.
+      log.error({
+        op: "sandbox.reconcile",
+        outcome: "the store knows nothing of this host: its machines are left",
+      });
+      return;
+    }
     for (const machine of machines.values()) {
       if (!known.has(machine.id) && machine.state !== "ended" && machine.state !== "ending") {
         await this.#unlessRefused(machine.id, () => this.#removeOrphan(host, machine));
       }
     }
+  }
+
+  /**
+   * The host has no machine at all, not even an ended one, though there are sandboxes on record that it had: its journal
+   * was lost or is another's. That says nothing of them, so they stay on record, until their own end if they have one or
+   * until their owner ends them. What was only being made or ended is settled as ever.
+   */
+  async #settleWithoutMachines(host: PlacedHost, records: readonly SandboxRecord[]): Promise<void> {
+    const { sandboxes, clock, log } = this.#options;
+    const left: string[] = [];
+    for (const record of records) {
+      const { onExpire, expiresAt, maxLifetimeAt } = record;
+      const endsAt = onExpire === "destroy" && expiresAt !== null ? expiresAt : maxLifetimeAt;
+      if (!isSettled(record))
+        await this.#unlessRefused(record.id, () => this.#settle(host, record, undefined));
+      else if (endsAt !== null && clock.now() > endsAt + LOST_GRACE_MS)
+        await sandboxes.noteGone(record, endsAt === expiresAt ? "ttl_expired" : "max_lifetime");
+      else left.push(record.id);
+    }
+    if (left.length > 0)
+      log.error({
+        op: "sandbox.reconcile",
+        outcome: "the host has no machine at all: what is on record is left",
+        host: host.hostId,
+        sandboxes: left.length,
+      });
   }
 
   /** One sandbox the host cannot deal with must not keep the others from being looked at. */
@@ -286,6 +327,11 @@ export class HostWatch {
     });
     await host.client.deleteMachine(machine.id, record?.reason ?? "host_lost");
   }
+}
+
+/** Whether the record is of a sandbox that was whole, rather than being made or ended. */
+function isSettled({ state }: SandboxRecord): boolean {
+  return state !== "creating" && state !== "destroying";
 }
 
 /** Whether the record must be brought up to what the host says. */

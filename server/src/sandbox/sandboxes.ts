@@ -25,6 +25,8 @@ export interface SandboxesOptions {
   placement: Placement;
   clock: Clock;
   log: Log;
+  /** The absolute end of every sandbox made from now on, seconds from its create; undefined for none. */
+  maxLifetimeSeconds?: number | undefined;
 }
 
 export interface CreateOptions {
@@ -47,6 +49,7 @@ export class Sandboxes {
   readonly #placement: Placement;
   readonly #clock: Clock;
   readonly #log: Log;
+  readonly #maxLifetimeSeconds: number | undefined;
   /** Creates under way in this process: theirs to finish, whatever their record looks like meanwhile. */
   readonly #creating = new Set<string>();
   readonly #destroying = new Map<string, Promise<SandboxRecord>>();
@@ -62,6 +65,7 @@ export class Sandboxes {
     this.#placement = options.placement;
     this.#clock = options.clock;
     this.#log = options.log;
+    this.#maxLifetimeSeconds = options.maxLifetimeSeconds;
   }
 
   /** Whether this process is making that sandbox just now. */
@@ -75,7 +79,10 @@ export class Sandboxes {
    * @throws CodedError invalid_request, permission_denied, snapshot_not_found
    */
   async plan(scope: TenantScope, request: CreateSandboxRequest): Promise<CreatePlan> {
-    const { from_snapshot: id } = request;
+    const { from_snapshot: id, ttl_seconds: ttlSeconds } = request;
+    const most = this.#maxLifetimeSeconds;
+    if (most !== undefined && typeof ttlSeconds === "number" && ttlSeconds > most)
+      throw refused("ttl_seconds", `is ${ttlSeconds}, but no sandbox here lives for more than ${most} s`);
     if (id === undefined) return createPlan(scope, request, null);
     const snapshot = await this.#snapshots.find(scope, id, this.#clock.now());
     if (snapshot === undefined) throw snapshotNotFound(id);
@@ -92,13 +99,16 @@ export class Sandboxes {
     this.#creating.add(id);
     try {
       const createdAt = this.#clock.now();
-      const { ttlSeconds, env: _env, fromSnapshot: _fromSnapshot, ...columns } = plan;
+      const { ttlSeconds: planned, env: _env, fromSnapshot: _fromSnapshot, ...columns } = plan;
+      const most = this.#maxLifetimeSeconds;
+      const ttlSeconds = planned === null || most === undefined ? planned : Math.min(planned, most);
       const record = await this.#store.insert(scope, {
         ...columns,
         id,
         host: host.hostId,
         createdAt,
         expiresAt: ttlSeconds === null ? null : Math.round(createdAt + ttlSeconds * 1_000),
+        maxLifetimeAt: most === undefined ? null : createdAt + most * 1_000,
       });
       return await this.#make(record, host, plan, options.isAbandoned);
     } finally {
@@ -129,6 +139,7 @@ export class Sandboxes {
         on_idle: record.onIdle,
         retention_seconds: record.retentionSeconds,
         auto_wake: record.autoWake,
+        max_lifetime_unix_ms: record.maxLifetimeAt,
         from_snapshot: plan.fromSnapshot?.id ?? null,
       });
       if (machine.state !== "running") {
@@ -345,6 +356,14 @@ export class Sandboxes {
       throw refused(
         "ttl_seconds",
         "may be null only for a persistent sandbox; this one is ephemeral and needs an end (POST .../promote makes it persistent)",
+      );
+    }
+    const leftSeconds =
+      record.maxLifetimeAt === null ? null : (record.maxLifetimeAt - this.#clock.now()) / 1_000;
+    if (typeof ttlSeconds === "number" && leftSeconds !== null && ttlSeconds > leftSeconds) {
+      throw refused(
+        "ttl_seconds",
+        `is ${ttlSeconds}, but this sandbox ends for good in ${Math.floor(leftSeconds)} s, at the most any may live; ask for no more than that`,
       );
     }
     await host.client.updateMachine(id, { ...changes, ...deadlineIn(ttlSeconds, this.#clock) });

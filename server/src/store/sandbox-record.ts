@@ -2,6 +2,7 @@ import type { Selectable } from "kysely";
 import {
   type Attestation,
   attestationSchema,
+  CodedError,
   type OnExpire,
   type OnIdle,
   type Sandbox,
@@ -53,8 +54,25 @@ export function parseJsonColumn(value: unknown): unknown {
   return typeof value === "string" ? JSON.parse(value) : value;
 }
 
-/** Row to record. */
+/**
+ * Row to record.
+ *
+ * @throws CodedError internal naming the sandbox, when a column of its row does not hold what it should: that sandbox
+ *   cannot be dealt with until a person has looked, and no other is the worse for it.
+ */
 export function toSandboxRecord(row: Selectable<SandboxTable>): SandboxRecord {
+  try {
+    return readSandboxRow(row);
+  } catch (cause) {
+    throw new CodedError(
+      "internal",
+      `the record of sandbox ${row.id} cannot be read (${cause instanceof Error ? cause.message : String(cause)}); restore the store from a backup, or mend the row`,
+      { cause, details: { sandbox_id: row.id } },
+    );
+  }
+}
+
+function readSandboxRow(row: Selectable<SandboxTable>): SandboxRecord {
   const record: Omit<SandboxRecord, typeof fromStore> = {
     id: row.id,
     account: row.account,

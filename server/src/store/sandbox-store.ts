@@ -186,8 +186,10 @@ export class SandboxStore {
     return row === undefined ? undefined : toSandboxRecord(row);
   }
 
-  /** Every sandbox of that host that has not been destroyed. */
-  async liveOnHost(scope: HostScope): Promise<SandboxRecord[]> {
+  /** Every sandbox of that host that has not been destroyed, and those of them whose record cannot be read. */
+  async liveOnHost(
+    scope: HostScope,
+  ): Promise<{ records: SandboxRecord[]; unreadable: { id: string; error: unknown }[] }> {
     const live = SANDBOX_STATES.filter((state) => state !== "destroyed");
     const rows = await this.#db
       .selectFrom("sandboxes")
@@ -195,7 +197,27 @@ export class SandboxStore {
       .where("host", "=", scope.hostId)
       .where("state", "in", live)
       .execute();
-    return rows.map(toSandboxRecord);
+    const records: SandboxRecord[] = [];
+    const unreadable: { id: string; error: unknown }[] = [];
+    for (const row of rows) {
+      try {
+        records.push(toSandboxRecord(row));
+      } catch (error) {
+        unreadable.push({ id: row.id, error });
+      }
+    }
+    return { records, unreadable };
+  }
+
+  /** Whether there is any record, of whatever state, of a sandbox on that host. */
+  async knowsHost(scope: HostScope): Promise<boolean> {
+    const row = await this.#db
+      .selectFrom("sandboxes")
+      .select("id")
+      .where("host", "=", scope.hostId)
+      .limit(1)
+      .executeTakeFirst();
+    return row !== undefined;
   }
 
   /** Whether somebody who comes back can learn of this sandbox: by the idempotency key of its create, or by its session. */

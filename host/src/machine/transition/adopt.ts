@@ -29,7 +29,7 @@ export async function adoptStanding(held: HeldState, handle: MachineHandle): Pro
     return;
   }
   driver.resume(handle); // it may have been stopped between a checkpoint and its commit
-  held.activity.touch("adoption by a restarted host");
+  held.activity.touch("adopt", "adoption by a restarted host");
   if (entry.state === "running") {
     held.settle("running", live, "started");
     void unlockIfLocked(held, live);
