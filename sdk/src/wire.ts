@@ -75,8 +75,8 @@ export interface PageWire<Item> {
   next_cursor: string | null;
 }
 
-export type HoldKindWire = "request" | "port" | "exec";
-export type ActivityKindWire = HoldKindWire | "create" | "wake" | "resume" | "snapshot" | "adopt";
+type HoldKindWire = "request" | "port" | "exec";
+type ActivityKindWire = HoldKindWire | "create" | "wake" | "resume" | "snapshot" | "adopt";
 
 export interface LifecycleWire {
   id: string;
