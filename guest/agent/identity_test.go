@@ -206,7 +206,7 @@ func TestTokenIsNeededEverywhere(t *testing.T) {
 
 func TestEnvironmentFollowsTheIdentity(t *testing.T) {
 	s := newSandbox(t)
-	eventually(t, "shells wait", func() bool { return s.agent.table.Shells().Complete() })
+	eventually(t, "shells wait", func() bool { return s.agent.table.Shells().Ready() == 2 })
 	if status, _ := s.call("/torpor/freeze", object{}); status != 200 {
 		t.Fatal(status)
 	}

@@ -12,14 +12,16 @@ import (
 const (
 	warmControlFD = 9
 	warmStdinFD   = 8
+	warmReadyFD   = 7
 )
 
-// warmStub is the command of a waiting login shell. The profile has been read when it runs. It then waits for a
+// warmStub is the command of a waiting login shell. The profile has been read when it runs, which the end of the ready
+// pipe tells. It then waits for a
 // script on the control pipe, which sets the stage and puts the user's command where bash keeps the text of
 // `-c`. Sourcing reads the pipe in large pieces (bash's read takes one byte a system call), and eval treats the text
 // as `-c` does: exit, exec, traps, set -e and return behave the same.
 // An empty or missing script ends the shell.
-const warmStub = `BASH_EXECUTION_STRING=; . /dev/fd/9 || exit 125; eval "$__torpor_exec$BASH_EXECUTION_STRING"`
+const warmStub = `exec 7>&-; BASH_EXECUTION_STRING=; . /dev/fd/9 || exit 125; eval "$__torpor_exec$BASH_EXECUTION_STRING"`
 
 // warmUse is one command for a warm shell.
 type warmUse struct {

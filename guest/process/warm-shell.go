@@ -1,7 +1,10 @@
 package process
 
 import (
+	"context"
+	"io"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -39,6 +42,8 @@ type warmShell struct {
 	env     map[string]string
 	control *os.File
 	ends    ends
+	// waiting is closed once the shell has read the profile and waits for its command, or has ended.
+	waiting chan struct{}
 
 	mu     sync.Mutex
 	dead   *reaper.Exit
@@ -66,11 +71,20 @@ func (s *Shells) Ready() int {
 	return len(s.idle)
 }
 
-// Complete says whether as many shells wait as are wanted; where there is no bash, none are.
-func (s *Shells) Complete() bool {
+// Complete starts the shells that are missing and returns when all have read the profile and wait; where there is no
+// bash, none do.
+func (s *Shells) Complete(ctx context.Context) {
+	s.fill()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.idle) >= s.want
+	idle := slices.Clone(s.idle)
+	s.mu.Unlock()
+	for _, w := range idle {
+		select {
+		case <-w.waiting:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Refit is called when the sandbox has a new identity. Shells that can be turned into what the new settings need are
@@ -204,32 +218,41 @@ func (w *warmShell) adopt(onExit func(reaper.Exit)) bool {
 
 // start makes one waiting shell.
 func (s *Shells) start(user *account.User, env map[string]string) (*warmShell, error) {
-	w := &warmShell{user: *user, env: env, stamp: stampProfile(user)}
+	w := &warmShell{user: *user, env: env, stamp: stampProfile(user), waiting: make(chan struct{})}
 	control, controlEnd, err := pipe(toChild, user.UID)
 	if err != nil {
 		return nil, err
 	}
 	defer control.Close()
 	w.control = controlEnd
+	started := false
+	defer func() {
+		if !started {
+			controlEnd.Close()
+			w.ends.close()
+		}
+	}()
 	childEnds, err := openPipes(&w.ends, true, user.UID)
 	if err != nil {
-		controlEnd.Close()
 		return nil, err
 	}
 	defer childEnds.close()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
-		controlEnd.Close()
-		w.ends.close()
 		return nil, err
 	}
 	defer null.Close()
+	ready, readyEnd, err := pipe(fromChild, user.UID)
+	if err != nil {
+		return nil, err
+	}
+	defer ready.Close()
 	files := make([]uintptr, warmControlFD+1)
 	for i := range files {
 		files[i] = ^uintptr(0)
 	}
 	files[0], files[1], files[2] = null.Fd(), childEnds.stdout.Fd(), childEnds.stderr.Fd()
-	files[warmStdinFD], files[warmControlFD] = childEnds.stdin.Fd(), control.Fd()
+	files[warmReadyFD], files[warmStdinFD], files[warmControlFD] = ready.Fd(), childEnds.stdin.Fd(), control.Fd()
 	dir := user.Home
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		dir = "/"
@@ -239,11 +262,16 @@ func (s *Shells) start(user *account.User, env map[string]string) (*warmShell, e
 			Env: environ(env), Dir: dir, User: user, Files: files})
 	}, w.onReaped)
 	if err != nil {
-		controlEnd.Close()
-		w.ends.close()
+		readyEnd.Close()
 		return nil, err
 	}
+	started = true
 	s.table.confine(w.pid)
+	go func() {
+		_, _ = io.Copy(io.Discard, readyEnd)
+		readyEnd.Close()
+		close(w.waiting)
+	}()
 	return w, nil
 }
 
