@@ -72,7 +72,7 @@ const template = join(templateCacheDir(), "by-name", TEMPLATE);
     await part("create on a pool hit", {}, (instance) => createOnHit(instance, TEMPLATE, bare, rounds));
   if (wanted("miss")) {
     await part("create on a miss", {}, (instance) =>
-      createOnMiss(instance, TEMPLATE, "shell", bare, Math.min(rounds, 15)),
+      createOnMiss(instance, TEMPLATE, "shell", bare, Math.min(rounds, 10)),
     );
     await part("create with nothing waiting", { pool: 0, shells: 0 }, (instance) =>
       createOnMiss(instance, TEMPLATE, "cold", bare, Math.min(rounds, 15)),

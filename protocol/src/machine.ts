@@ -177,7 +177,8 @@ export interface HostHealth {
   acceleration: string;
   capacity: { cpus: number; memory_mb: number; disk_mb: number };
   machines: { running: number; creating: number };
-  pool: { template: string; ready: number; target: number }[];
+  /** Per template: machines that wait restored, how many are to, and runtime processes that wait empty. */
+  pool: { template: string; ready: number; target: number; empty: number }[];
 }
 
 /** A disagreement between the host's journal and what is on the machine. */

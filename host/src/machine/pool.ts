@@ -65,8 +65,13 @@ export class Pool {
     this.#options = options;
   }
 
-  get status(): { template: string; ready: number; target: number } {
-    return { template: this.#options.template.name, ready: this.#ready.length, target: this.#target() };
+  get status(): { template: string; ready: number; target: number; empty: number } {
+    return {
+      template: this.#options.template.name,
+      ready: this.#ready.length,
+      target: this.#target(),
+      empty: this.#shells.length,
+    };
   }
 
   /** Machines that wait, for the watch on their processes. */

@@ -97,7 +97,7 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
     });
   }
 
-  async status(): Promise<{ template: string; ready: number; target: number }[]> {
+  async status(): Promise<{ template: string; ready: number; target: number; empty: number }[]> {
     const settled = await Promise.allSettled(this.#open.values());
     return settled.flatMap((outcome) => (outcome.status === "fulfilled" ? [outcome.value.pool.status] : []));
   }
