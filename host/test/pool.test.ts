@@ -68,7 +68,7 @@ describe("a pool", () => {
   test("fills up with machines that are restored, prepared, locked and paused, and with empty processes", async () => {
     const pool = open();
     await full(pool);
-    expect(pool.status).toEqual({ template: "base", ready: 2, target: 2 });
+    expect(pool.status).toEqual({ template: "base", ready: 2, target: 2, empty: 1 });
     const machines = [...bench.driver.machines.values()];
     const waiting = machines.filter(({ guest }) => guest !== undefined);
     expect(waiting.map(({ paused, guest }) => [paused, guest?.locked, guest?.preparations])).toEqual([
