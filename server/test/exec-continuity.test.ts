@@ -119,6 +119,24 @@ test("input that is cut is sent again under the same id, and so written once", a
   expect([...world.guest(id).inputs.values()]).toEqual([Buffer.from("typed").toString("base64")]);
 });
 
+test("the lifecycle names the commands that keep a sandbox awake, followed or not, and what it was last used for", async () => {
+  const sandbox = await world.sandbox({ template: "base", persistent: true, tenant: "acme" });
+  const lifecycle = async (): Promise<Record<string, unknown>> =>
+    (await world.call("GET", `/v1/sandboxes/${sandbox.id}/lifecycle`)).body;
+  expect(await lifecycle()).toMatchObject({
+    holds: [],
+    last_activity: { kind: "create" },
+  });
+  const { body } = await world.exec(sandbox.id, { cmd: "sleep 30", background: true });
+  expect(await lifecycle()).toMatchObject({
+    holds: [{ kind: "exec", what: body["exec_id"], since: expect.any(String) }],
+    clocks: { idle: { at: null } },
+  });
+  const followed = world.host.machines.get(sandbox.id)?.machine;
+  followed?.holds.push({ kind: "exec", what: String(body["exec_id"]), since: new Date().toISOString() });
+  expect((await lifecycle())["holds"]).toHaveLength(1);
+});
+
 test("a watch that a snapshot cuts goes on, and says that something may have been missed", async () => {
   const left = new AbortController();
   const response = await world.fetch("GET", `/v1/sandboxes/${id}/fs/watch?path=/`, { signal: left.signal });

@@ -93,6 +93,10 @@ describe("a command goes on, and whoever waits for it too", () => {
     const upTo = 400_000;
     const counting = await stream(id, { cmd: ["python3", "-c", counter(upTo)], timeout_seconds: 120 });
     await eventually("it counts on", () => counting.bytes > 50_000);
+    expect((await torpor().api.call(`/v1/sandboxes/${id}/lifecycle`)).json).toMatchObject({
+      holds: [{ kind: "exec", what: counting.execId }],
+      last_activity: { kind: "exec", what: counting.execId },
+    });
     const began = performance.now();
     await post(`/v1/sandboxes/${id}/snapshots`, { name: "while it counts" });
     const afterSnapshot = counting.bytes;

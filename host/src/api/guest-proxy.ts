@@ -21,7 +21,13 @@ const HOP_BY_HOP = new Set([
   "upgrade",
 ]);
 /** Never passed on: the host's token is none of the guest's business, and the guest's tokens are the host's to add. */
-const PRIVATE_HEADERS = new Set(["authorization", "x-access-token", "x-torpor-host-key", "host"]);
+const PRIVATE_HEADERS = new Set([
+  "authorization",
+  "x-access-token",
+  "x-torpor-host-key",
+  "x-torpor-exec",
+  "host",
+]);
 
 export interface GuestTarget {
   machineId: string;
@@ -50,7 +56,7 @@ export async function proxyToGuest(
     : await machines.awaken(target.machineId);
   if (outgoing.destroyed) return; // the caller has left meanwhile: nobody wants this done any more
   const releases =
-    passive || target.path.startsWith(WATCH_PATH) ? [] : [beginUse(activity, target, incoming.method ?? "")];
+    passive || target.path.startsWith(WATCH_PATH) ? [] : [beginUse(activity, target, incoming)];
   if (!STREAM_PATHS.some((path) => target.path.startsWith(path))) releases.push(activity.beginBrief());
   try {
     await pass(machines, target, entry, guest, incoming, outgoing);
@@ -59,8 +65,14 @@ export async function proxyToGuest(
   }
 }
 
-/** The owner's use of a sandbox, by what it goes to: the agent, or a port of the owner's own. */
-function beginUse(activity: Activity, { port, path }: GuestTarget, method: string): () => void {
+/** The owner's use of a sandbox, by what it goes to: a command the server names, the agent, or a port of the owner's own. */
+function beginUse(
+  activity: Activity,
+  { port, path }: GuestTarget,
+  { method = "", headers }: IncomingMessage,
+): () => void {
+  const execId = headers["x-torpor-exec"];
+  if (port === GUEST_PORT && typeof execId === "string") return activity.begin("exec", execId.slice(0, 100));
   const what = `${method} ${path.slice(0, 100)}`;
   return port === GUEST_PORT ? activity.begin("request", what) : activity.begin("port", `${port} ${what}`);
 }

@@ -202,14 +202,10 @@ async function isAlive({ host, record }: ExecTarget, guest: GuestClient, execId:
     const machine = await host.client.findMachine(record.id);
     if (machine === undefined || machine.state === "ending" || machine.state === "ended") return false;
     if (machine.state !== "running") return true;
-    const { processes = [] } = await guest.unary<{ processes?: { torpor?: { execId?: string } }[] }>(
-      "process.Process/List",
-      {},
-      AbortSignal.timeout(PROBE_TIMEOUT_MS),
-    );
+    const processes = await guest.listRunning(AbortSignal.timeout(PROBE_TIMEOUT_MS));
     return processes.some(({ torpor }) => torpor?.execId === execId);
-  } catch {
-    return false;
+  } catch (error) {
+    return error instanceof CodedError && error.code === "wrong_state"; // it has just been stopped
   }
 }
 

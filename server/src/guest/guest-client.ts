@@ -28,6 +28,14 @@ export interface StreamOptions {
 /** How a process is named to the guest. */
 export type ProcessSelector = { pid: number } | { torpor: { execId: string } };
 
+/** A process as the guest lists it. */
+export interface ListedProcess {
+  pid: number;
+  tag?: string;
+  config?: { cmd?: string; args?: string[]; cwd?: string };
+  torpor?: { execId?: string; startedAt?: string; user?: string };
+}
+
 /** Bytes of each of a process's streams. */
 export interface StreamPosition {
   stdout: number;
@@ -57,6 +65,18 @@ export class GuestClient {
     }
   }
 
+  /** Commands that run. Neither wakes the sandbox nor counts as use of it. @throws GuestRefusal, CodedError */
+  async listRunning(signal?: AbortSignal): Promise<ListedProcess[]> {
+    const passive = { "x-torpor-passive": "1" };
+    const { processes = [] } = await this.#unary<{ processes?: ListedProcess[] }>(
+      "process.Process/List",
+      {},
+      signal,
+      passive,
+    );
+    return processes;
+  }
+
   /** Writes to a process's standard input or terminal, exactly once, also when a snapshot cuts the call. @throws GuestRefusal, CodedError */
   async input(
     process: ProcessSelector,
@@ -80,9 +100,14 @@ export class GuestClient {
     return new Interruptions(this.#host, this.#sandboxId, signal);
   }
 
-  async #unary<T>(procedure: string, message: unknown, signal?: AbortSignal): Promise<T> {
+  async #unary<T>(
+    procedure: string,
+    message: unknown,
+    signal?: AbortSignal,
+    headers: OutgoingHttpHeaders = {},
+  ): Promise<T> {
     const answer = await this.#host.call("POST", this.#path(`/${procedure}`), {
-      headers: { "content-type": "application/json", "connect-protocol-version": "1" },
+      headers: { "content-type": "application/json", "connect-protocol-version": "1", ...headers },
       body: Buffer.from(JSON.stringify(message)),
       ...(signal === undefined ? {} : { signal }),
     });
@@ -91,7 +116,7 @@ export class GuestClient {
 
   /** Starts a process and follows it. */
   start(request: StartRequest, options: StreamOptions): AsyncGenerator<ProcessEvent> {
-    return this.#events("process.Process/Start", request, options);
+    return this.#events("process.Process/Start", request, request.torpor?.execId, options);
   }
 
   /**
@@ -103,11 +128,9 @@ export class GuestClient {
     { from, hold }: { from: StreamPosition; hold: boolean },
     options: StreamOptions,
   ): AsyncGenerator<ProcessEvent> {
-    return this.#events(
-      "process.Process/Connect",
-      { process, torpor: { replay: true, from, hold } },
-      options,
-    );
+    const execId = "pid" in process ? undefined : process.torpor.execId;
+    const request = { process, torpor: { replay: true, from, hold } };
+    return this.#events("process.Process/Connect", request, execId, options);
   }
 
   /** The events of a watched directory. */
@@ -120,12 +143,19 @@ export class GuestClient {
     return this.#host.call(method, this.#path(path), options);
   }
 
-  async *#events(procedure: string, request: unknown, options: StreamOptions): AsyncGenerator<ProcessEvent> {
+  async *#events(
+    procedure: string,
+    request: unknown,
+    execId: string | undefined,
+    options: StreamOptions,
+  ): AsyncGenerator<ProcessEvent> {
     for await (const message of this.#messages<{ event?: ProcessEvent }>(
       procedure,
       request,
       options,
       ({ event }) => event?.end !== undefined,
+      // The host says by it what holds the sandbox awake.
+      execId === undefined ? {} : { "x-torpor-exec": execId },
     )) {
       if (message.event !== undefined) yield message.event;
     }
@@ -140,8 +170,10 @@ export class GuestClient {
     request: unknown,
     { signal, repeatable = false }: StreamOptions,
     isLast?: (message: T) => boolean,
+    more: OutgoingHttpHeaders = {},
   ): AsyncGenerator<T> {
     const headers: OutgoingHttpHeaders = {
+      ...more,
       "content-type": "application/connect+json",
       "connect-protocol-version": "1",
       "keepalive-ping-interval": KEEPALIVE_SECONDS,

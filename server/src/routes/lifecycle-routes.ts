@@ -235,7 +235,11 @@ function lifecycleOf(
     },
     last_activity_at: machine?.last_activity_at ?? sandbox.last_activity_at,
     last_activity: machine?.last_activity ?? null,
-    holds: [...(machine?.holds ?? []), ...running],
+    // One that is followed, the host has named already.
+    holds: [
+      ...(machine?.holds ?? []),
+      ...running.filter(({ what }) => machine?.holds.some((hold) => hold.what === what) !== true),
+    ],
     reaped_because: sandbox.ended_at === null ? null : sandbox.reason,
   };
 }

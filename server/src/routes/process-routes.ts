@@ -1,7 +1,7 @@
 import { CodedError, processSchema, type SandboxProcess } from "@torpor/protocol";
 import { z } from "zod";
 import { attachExec } from "../guest/exec.ts";
-import type { GuestClient } from "../guest/guest-client.ts";
+import type { GuestClient, ListedProcess } from "../guest/guest-client.ts";
 import { GuestRefusal } from "../host/answer-error.ts";
 import { type Call, SENT } from "../http/api.ts";
 import { readBody } from "../http/read-body.ts";
@@ -25,13 +25,6 @@ const signalSchema = z.strictObject({
 const inputQuery = z.strictObject({
   close: z.enum(["true", "false", "1", "0"]).optional().describe("Close standard input after this."),
 });
-
-interface ListedProcess {
-  pid: number;
-  tag?: string;
-  config?: { cmd?: string; args?: string[]; cwd?: string };
-  torpor?: { execId?: string; startedAt?: string; user?: string };
-}
 
 /** See, follow, signal and feed what runs in a sandbox. */
 export function addProcessRoutes(deps: RouteDeps): void {
