@@ -17,7 +17,7 @@ export async function deadlineOvershoot(instance: Instance, serverLives: boolean
   for (const sandbox of busy) await sandbox.start("while :; do :; done", { timeoutSeconds: 300 });
   const ids: string[] = [];
   for (let made = 0; made < SANDBOXES; made++) {
-    const ttlSeconds = LEAST_TTL_SECONDS + Math.random() * SPREAD_SECONDS;
+    const ttlSeconds = LEAST_TTL_SECONDS + Math.round(Math.random() * SPREAD_SECONDS);
     const sandbox = await Sandbox.create({ ...connection, template: "base", ttlSeconds, memoryMb: 256 });
     ids.push(sandbox.id);
   }

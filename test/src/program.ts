@@ -64,6 +64,7 @@ export class Program {
 
   /** Sends a signal and waits until the process is gone. */
   async kill(signal: NodeJS.Signals): Promise<string> {
+    this.#child.ref(); // else a process that does nothing but wait for it would end here
     this.#child.kill(signal);
     return this.ended;
   }

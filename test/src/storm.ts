@@ -24,6 +24,8 @@ export interface StormOutcome {
   wrongs: string[];
 }
 
+/** A runtime's death is in its sandbox's record by then. */
+const TOLD_WITHIN_MS = 2000;
 /** Where nothing is under way. */
 const AT_REST = new Set<Sandbox["state"]>(["running", "paused", "hibernated", "failed", "destroyed"]);
 
@@ -80,6 +82,7 @@ export async function storm(
   }
   over.abort();
   await work;
+  await delay(TOLD_WITHIN_MS);
   await judge(instance, ids, struckSlots, outcome);
   return outcome;
 }

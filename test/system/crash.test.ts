@@ -216,6 +216,26 @@ describe("the host's crashes", () => {
     expect(await instance.host.output(id, "echo still here")).toBe("still here");
   });
 
+  test("of a whole machine for lack of memory, its files in memory having filled it, are told from other crashes", async () => {
+    const { id } = await instance.host.create({ memory_mb: 128 });
+    const filling = instance.host.exec(
+      id,
+      "for i in 1 2 3 4; do mkdir -p /tmp/$i; mount -t tmpfs none /tmp/$i; head -c 200M /dev/zero > /tmp/$i/x; done",
+      { user: "root" },
+    );
+    filling.catch(() => {}); // cut off with the machine
+    const machine = await eventually(
+      "the machine to have failed",
+      async () => {
+        const seen = await instance.host.get(id);
+        return seen.state === "failed" ? seen : undefined;
+      },
+      30_000,
+    );
+    expect(machine).toMatchObject({ reason: "oom", message: expect.stringContaining("128 MB") as string });
+    expect((await instance.host.end(id)).reason).toBe("oom");
+  });
+
   test("or none at all: 20 machines that fall due at one moment stop less than a second late", async () => {
     const machines = await Promise.all(
       Array.from({ length: 20 }, () => instance.host.create({ memory_mb: 256 })),

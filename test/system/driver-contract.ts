@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, realpathSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -192,6 +192,23 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
         await bed.driver.kill(machine.place);
         await bed.driver.kill(machine.place);
         expect(bed.driver.adopt(machine)).toBe(false);
+      }
+    });
+
+    test("stops what runs, whatever state it is in, and leaves the files for a look at them", async () => {
+      const running = await booted();
+      const paused = await booted();
+      await bed.driver.pause(paused.machine);
+      for (const { machine } of [running, paused]) {
+        await bed.driver.stop(machine.place);
+        await bed.driver.stop(machine.place);
+        expect(bed.driver.adopt(machine)).toBe(false);
+        await expectNoProcessNames(machine.place.directory);
+        expect(readdirSync(machine.place.directory)).toEqual(
+          expect.arrayContaining(["disk.ext4", "console.log"]),
+        );
+        await bed.driver.kill(machine.place);
+        expect(readdirSync(machine.place.directory)).not.toContain("disk.ext4");
       }
     });
 
