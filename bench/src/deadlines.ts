@@ -8,7 +8,7 @@ const LEAST_TTL_SECONDS = 12;
 /** Their deadlines are spread over this time, at random. */
 const SPREAD_SECONDS = 10;
 
-/** By how much sandboxes outlive their ttl, until nothing is left of them, while others compute; with the server dead too. */
+/** By how much sandboxes outlive their ttl, until the last process of each is gone, while others compute; with the server dead too. */
 export async function deadlineOvershoot(instance: Instance, serverLives: boolean): Promise<Figure[]> {
   const connection = { url: instance.url, apiKey: instance.apiKey };
   const busy = await Promise.all(
@@ -38,7 +38,7 @@ export async function deadlineOvershoot(instance: Instance, serverLives: boolean
   const name = `ttl overshoot, ${SANDBOXES} sandboxes under load, server ${serverLives ? "alive" : "dead"}`;
   return [
     { name: `${name}: p50`, value: p50, unit: "ms" },
-    { name: `${name}: p99`, value: p99, unit: "ms", most: 250, against: "until nothing is left of it" },
+    { name: `${name}: p99`, value: p99, unit: "ms", most: 250, against: "until its last process is gone" },
     { name: `${name}: max`, value: max, unit: "ms", most: 1000 },
   ];
 }

@@ -84,7 +84,7 @@ export class HeldState {
 
   /** It has ended, in the journal now or as soon as that can be written. */
   finish(reason: EndReason, message: string | null): void {
-    const endedAt = this.entry.endedAt ?? this.parts.clock.now(); // a failed one's moment is when it failed
+    const endedAt = this.entry.endedAt ?? this.parts.clock.now(); // known since its processes are gone
     Object.assign(this.entry, { state: "ended", reason, message, endedAt });
     this.#onGone();
     this.parts.journal.end(this.entry);

@@ -61,11 +61,15 @@ export class Slots {
     }
   }
 
-  /** Ends whatever runs in a slot and removes every trace of it. Idempotent. */
-  async clear(slot: number): Promise<void> {
+  /**
+   * Ends whatever runs in a slot and removes every trace of it. Idempotent.
+   *
+   * @param onDead called once its last process is gone; what is left to do then is tidying up
+   */
+  async clear(slot: number, onDead?: () => void): Promise<void> {
     const directory = this.#directoryOf(slot);
     const killed = this.#options.driver.kill({ slot, directory, netns: "", address: "", diskMib: 0 });
-    killed.catch(() => {}); // reported below
+    killed.then(onDead, () => {}); // a failure is reported below
     // The signals are out. Of several machines that fall due at once all are ended before the first is cleared away.
     await new Promise(setImmediate);
     await Promise.all([killed, this.#options.router.removeSlot(slot)]);

@@ -33,7 +33,8 @@ async function takeDown(held: HeldState, reason: EndReason, message: string | nu
   journal.note(entry);
   live?.guest.close();
   try {
-    if (slot !== null) await slots.clear(slot);
+    // The moment it has ended is that of its last process, not of the last trace.
+    if (slot !== null) await slots.clear(slot, () => (entry.endedAt ??= clock.now()));
     if (entry.image !== null) await images.remove(entry.image.id);
   } catch (error) {
     // The journal says `ending`: the watch, or the next host, tries again. The machine stays visible, not half forgotten.
