@@ -12,12 +12,17 @@ import { execRoundTrip } from "./exec.ts";
 import { type Figure, renderTable } from "./figures.ts";
 import { idleAwake, platformWork, waitingMember } from "./idle.ts";
 import { agentQuestions, hostRecovery } from "./recovery.ts";
+import { forkOfEight, pauseAndResume, sleepAndWake } from "./sleep.ts";
 import { transferOneGib } from "./transfer.ts";
 
 const TEMPLATE = "base";
 const PARTS = [
   "hit",
   "miss",
+  "hibernate",
+  "wake",
+  "pause",
+  "fork",
   "exec",
   "idle",
   "burst",
@@ -78,6 +83,28 @@ const template = join(templateCacheDir(), "by-name", TEMPLATE);
       createOnMiss(instance, TEMPLATE, "cold", bare, Math.min(rounds, 15)),
     );
   }
+  // A turn at 400 MB takes ten seconds.
+  const few = Math.min(rounds, 10);
+  if (wanted("hibernate") || wanted("wake")) {
+    const sleeps = [
+      { megabytes: 40, filling: "incompressible", waiting: true, targets: { hibernate: 1.3, wake: 0.6 } },
+      { megabytes: 400, filling: "incompressible", waiting: true, targets: { hibernate: 1.3, wake: 1.3 } },
+      { megabytes: 400, filling: "typical", waiting: true, targets: {} },
+      { megabytes: 400, filling: "incompressible", waiting: false, targets: { wake: 1.3 } },
+    ] as const;
+    for (const sleep of sleeps) {
+      const { megabytes, filling, waiting } = sleep;
+      await part(
+        `sleep with ${megabytes} MB, ${filling}, ${waiting ? "an empty process waits" : "nothing waits"}`,
+        waiting ? {} : { pool: 0, shells: 0 },
+        (instance) => sleepAndWake(instance, bare, { template: TEMPLATE, rounds: few, ...sleep }),
+      );
+    }
+  }
+  if (wanted("pause"))
+    await part("pause", {}, (instance) => pauseAndResume(instance, bare, TEMPLATE, rounds));
+  if (wanted("fork"))
+    await part("fork", {}, (instance) => forkOfEight(instance, bare, TEMPLATE, 40, Math.min(rounds, 5)));
 }
 if (wanted("exec")) await part("exec", {}, (instance) => execRoundTrip(instance, Math.ceil(rounds / 5)));
 if (wanted("idle"))

@@ -104,6 +104,9 @@ install_system_packages() {
   if [[ -n "${want_postgresql:-}" ]] && ! postgresql_is_there; then
     packages+=(postgresql) reasons+=("postgresql: the store's tests run on it too")
   fi
+  if [[ -n "${want_redis:-}" ]] && ! have redis-server && ! have redis-check-rdb; then
+    packages+=(redis-tools) reasons+=("redis (package redis-tools, which starts no service): a test puts it to sleep in a sandbox")
+  fi
   if ((${#reasons[@]} == 0)); then
     note "everything is there"
     return

@@ -26,8 +26,11 @@ type Socket struct {
 	State string `json:"state,omitempty"`
 }
 
-// agentPort is the agent's own; its connections are the host's, and come again by themselves.
-const agentPort = 49983
+// The agent's own port and that of the code server: their connections are the host's, and come again by themselves.
+const (
+	agentPort = 49983
+	codePort  = 49999
+)
 
 // From include/net/tcp_states.h.
 var tcpStates = map[string]string{
@@ -58,7 +61,7 @@ func (c *Connections) add(protocol string, fields []string) {
 	}
 	local, localPort, ok := parseAddress(fields[1])
 	remote, remotePort, okRemote := parseAddress(fields[2])
-	if !ok || !okRemote || localPort == agentPort {
+	if !ok || !okRemote || localPort == agentPort || localPort == codePort {
 		return
 	}
 	socket := Socket{Protocol: protocol, Local: net.JoinHostPort(local.String(), strconv.Itoa(localPort)), State: tcpStates[fields[3]]}

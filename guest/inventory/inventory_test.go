@@ -41,6 +41,20 @@ func TestOnlyFilesChangedSinceTheTemplateAreCounted(t *testing.T) {
 	}
 }
 
+func TestFoldersWithNothingNewBelowThemAreNotWalked(t *testing.T) {
+	// On a plain file system a file written again leaves its folder as it was; in a sandbox the folder would be of now.
+	root, since := machine(t, map[string]string{"usr/share/doc/a": "1", "usr/lib/b": "2"},
+		map[string]string{"usr/share/doc/a": "not seen", "usr/lib/c": "3", "opt/d/e": "45"})
+	now := time.Now()
+	if err := os.Chtimes(filepath.Join(root, "usr"), now, now); err != nil {
+		t.Fatal(err)
+	}
+	files := changedFiles(context.Background(), root, since)
+	if files.ChangedCount != 2 || files.ChangedBytes != 3 {
+		t.Fatalf("got %+v", files)
+	}
+}
+
 func TestPackagesAreThoseAddedSinceTheTemplate(t *testing.T) {
 	root, since := machine(t,
 		map[string]string{"usr/lib/python3/dist-packages/numpy-1.24.dist-info": "", "var/lib/dpkg/info/bash.list": ""},
@@ -77,6 +91,7 @@ func TestSocketsAreSortedByWhatSurvivesASleep(t *testing.T) {
    1: 0100007F:1F90 0100007F:A000 01 00000000:00000000
    2: 0200C80A:A001 0A7100CB:0050 06 00000000:00000000
    3: 0200C80A:C33F 0100C80A:B000 01 00000000:00000000
+   4: 0200C80A:C34F 0100C80A:B001 01 00000000:00000000
 `
 	root, _ := machine(t, nil, map[string]string{"proc/net/tcp": lines, "proc/net/udp": "header\n 0: 0100007F:0035 00000000:0000 07\n"})
 	got := connections(root)

@@ -156,6 +156,20 @@ export class Cgroup {
     this.#write("pids", "pids.max", String(pids));
   }
 
+  /** Takes its CPU limit off for a while. Answers what puts it back, unless it was changed meanwhile. */
+  liftCpuLimit(): () => void {
+    const file = this.#version === 2 ? "cpu.max" : "cpu.cfs_quota_us";
+    const unlimited = this.#version === 2 ? "max" : "-1";
+    const read = (): string => readText(join(this.#paths.cpu ?? "", file)).trim();
+    const before = read();
+    if (before === "") return () => {}; // no such controller, or no group any more
+    this.#write("cpu", file, unlimited);
+    const lifted = read();
+    return () => {
+      if (read() === lifted) this.#write("cpu", file, before);
+    };
+  }
+
   /** Host pids in the group. */
   pids(): number[] {
     const pids = new Set<number>();

@@ -14,8 +14,8 @@ export const ERROR_CODES = {
   conflict: { status: 409, retryable: false },
   already_exists: { status: 409, retryable: false },
   idempotency_mismatch: { status: 409, retryable: false },
-  /** A transition or a state stands in the way; `details.state` names it. */
-  wrong_state: { status: 409, retryable: true },
+  /** A state that does not change by waiting stands in the way; `details.state` names it. */
+  wrong_state: { status: 409, retryable: false },
   /** The checksum or manifest of an image does not hold: nothing is restored from it. */
   image_corrupt: { status: 422, retryable: false },
   /** Made by another driver, runtime build or template than this host has. */

@@ -176,7 +176,8 @@ export interface HostHealth {
   driver_version: string;
   acceleration: string;
   capacity: { cpus: number; memory_mb: number; disk_mb: number };
-  machines: { running: number; creating: number };
+  /** `hibernated`: asleep in their images, using no memory and no CPU. */
+  machines: { running: number; creating: number; hibernated: number };
   /** Per template: machines that wait restored, how many are to, and runtime processes that wait empty. */
   pool: { template: string; ready: number; target: number; empty: number }[];
 }

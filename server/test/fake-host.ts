@@ -395,7 +395,7 @@ export class FakeHost {
         driver_version: "1",
         acceleration: "systrap",
         capacity: this.capacity,
-        machines: { running, creating: 0 },
+        machines: { running, creating: 0, hibernated: 0 },
         pool: [{ template: "base", ready: 2, target: 3 }],
       });
     }

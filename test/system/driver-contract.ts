@@ -151,13 +151,49 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       }
     });
 
+    test("restores at once into a primed machine, also when what was started ahead has died; one not used leaves nothing", async () => {
+      const { machine, guest } = await booted();
+      await guest.output("echo before > /workspace/file");
+      const image = await imageDir();
+      const frozen = await guest.freeze();
+      guest.close();
+      await bed.driver.checkpoint(machine, image);
+      const primed = async (): Promise<MachineHandle> => {
+        const prepared = await bed.driver.prepare(bed.root, await place(), LIMITS);
+        onTestFinished(() => bed.driver.kill(prepared.place));
+        await bed.driver.prime(prepared);
+        return prepared;
+      };
+      const ahead = ({ place: { directory } }: MachineHandle): number[] =>
+        readdirSync("/proc")
+          .filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid)
+          .filter((name) => {
+            const command = readIfThere(`/proc/${name}/cmdline`).split("\0");
+            return command.includes("restore") && command.some((word) => word.includes(`${directory}/`));
+          })
+          .map(Number);
+      const [used, orphaned, unused] = [await primed(), await primed(), await primed()];
+      const begun = await eventually("it to be started", () => {
+        const pids = ahead(orphaned);
+        return pids.length > 0 ? pids : undefined;
+      });
+      for (const pid of begun) process.kill(pid, "SIGKILL");
+      await eventually("it to be gone", () => ahead(orphaned).length === 0);
+      for (const copy of [used, orphaned]) {
+        await bed.driver.restore(copy, image);
+        const answer = await DirectGuest.unlock(copy.place.address, frozen);
+        expect(await answer.output("cat /workspace/file")).toBe("before");
+      }
+      await bed.driver.kill(unused.place);
+      await expectNoProcessNames(unused.place.directory);
+    });
+
     test("leaves no half image when a checkpoint fails", async () => {
       const { machine } = await booted();
       await bed.driver.kill(machine.place);
       const image = await imageDir();
       await expect(bed.driver.checkpoint(machine, image)).rejects.toThrow(/checkpoint/);
       expect(() => readFileSync(image)).toThrow("ENOENT");
-      expect(() => readFileSync(`${image}.unfinished`)).toThrow("ENOENT");
     });
 
     test("refuses an image that is not there, and the machine can be killed afterwards", async () => {
@@ -249,6 +285,10 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       await guest.output("for i in 1 2; do (while :; do :; done) > /dev/null 2>&1 & done");
       expect(await coresUsed(machine)).toBeLessThan(0.6);
       bed.driver.limit(machine, { cpu: 0.2, memoryMib: 512 });
+      const frozen = await guest.freeze();
+      guest.close();
+      await bed.driver.checkpoint(machine, await imageDir()); // as fast as it can, and then limited again
+      await guest.init(frozen);
       const throttled = await coresUsed(machine);
       expect(throttled).toBeLessThan(0.26);
       expect(throttled).toBeGreaterThan(0.1);
@@ -292,6 +332,15 @@ open('/tmp/ready', 'w').close(); time.sleep(0.2)"`);
       expect(busy.oomKills).toBe(0);
     });
   });
+}
+
+/** Text of a file of a process that may be gone by now. */
+function readIfThere(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return "";
+  }
 }
 
 async function expectNoProcessNames(text: string): Promise<void> {

@@ -1,13 +1,9 @@
-import { setTimeout as delay } from "node:timers/promises";
 import { afterEach, describe, expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
 import { Notebook } from "../src/notebook.ts";
 import { checkRows, residentState, startResident } from "../src/resident.ts";
 import { lookAtMachine } from "../src/leak-check.ts";
 import { useInstance } from "../src/use-instance.ts";
-
-const CYCLES = 20;
-const RACES = 10;
 
 /** A wheel made by hand, so that nothing is fetched: one module that says it is there. */
 const MAKE_WHEEL = `python3 - <<'PROGRAM'
@@ -51,8 +47,11 @@ describe("a machine that sleeps", () => {
     await output(id, MAKE_WHEEL);
     await output(id, "mkdir -p ~/.cache/tool && head -c 1000000 /dev/urandom > ~/.cache/tool/warm");
     const cache = await output(id, "sha256sum ~/.cache/tool/warm");
+    // Deep in the template, where nothing else is changed.
+    await torpor().host.output(id, "echo '# changed' >> /usr/lib/python3.11/json/tool.py", { user: "root" });
     const before = await startResident(torpor().host, id);
     const inventory = await torpor().host.state(id);
+    expect(inventory.files.sample.map(({ path }) => path)).toContain("/usr/lib/python3.11/json/tool.py");
     expect(inventory.packages.pip).toContainEqual({ name: "slumber", version: "1.0" });
     expect(inventory.caches.map(({ path }) => path).join()).toContain(".cache/tool");
     expect(inventory.files.changed_bytes).toBeGreaterThan(100_000_000);
@@ -80,28 +79,18 @@ describe("a machine that sleeps", () => {
     expect(await notebook.text("answer + int(table.sum() == 499500)")).toBe("42");
   });
 
-  test(`sleeps and wakes ${CYCLES} times with a write each, and loses nothing`, async () => {
+  test("is put to sleep while five ask for both at once, and is never stuck", async () => {
     const { id } = await torpor().host.create();
     const before = await startResident(torpor().host, id);
-    const tookMs: { hibernate: number[]; wake: number[] } = { hibernate: [], wake: [] };
-    for (let cycle = 1; cycle <= CYCLES; cycle++) {
-      await output(id, `echo ${cycle} >> /workspace/log`);
-      const began = performance.now();
-      await torpor().host.hibernate(id);
-      tookMs.hibernate.push(performance.now() - began);
-      const woke = performance.now();
-      expect(await torpor().host.wake(id)).toMatchObject({ id, generation: cycle + 1 });
-      tookMs.wake.push(performance.now() - woke);
+    for (let round = 0; round < 5; round++) {
+      const verbs = ["hibernate", "wake", "hibernate", "wake", "wake"] as const;
+      const answers = await Promise.all(verbs.map((verb) => torpor().host.tryMove(id, verb)));
+      expect(answers.map(({ status }) => status)).toEqual([200, 200, 200, 200, 200]);
+      expect(["running", "hibernated"]).toContain((await torpor().host.get(id)).state);
     }
-    const numbers = Array.from({ length: CYCLES }, (_, index) => `${index + 1}`);
-    expect((await output(id, "cat /workspace/log")).split("\n")).toEqual(numbers);
+    expect((await torpor().host.hibernate(id)).state).toBe("hibernated");
+    expect((await torpor().host.wake(id)).state).toBe("running");
     expect(await residentState(torpor().host, id)).toMatchObject({ pid: before.pid, failed: null });
-    expect(await checkRows(torpor().host, id)).toBe("ok 1");
-    const median = (values: number[]): number =>
-      Math.round(values.toSorted((a, b) => a - b)[values.length >> 1] ?? 0);
-    process.stdout.write(
-      `${CYCLES} cycles with 20 MB of memory in use: hibernate ${median(tookMs.hibernate)} ms, wake ${median(tookMs.wake)} ms (medians)\n`,
-    );
   });
 
   test("is woken by a request, one wake for 50 of them, and not by a look at it", async () => {
@@ -119,20 +108,6 @@ describe("a machine that sleeps", () => {
     expect((await torpor().host.get(id)).generation).toBe(2);
   });
 
-  test(`is never stuck when asked to wake and to sleep at once, five calls together and ${RACES} times over`, async () => {
-    const { id } = await torpor().host.create();
-    const before = await startResident(torpor().host, id);
-    for (let round = 0; round < RACES; round++) {
-      const verbs = ["hibernate", "wake", "hibernate", "wake", "wake"] as const;
-      const answers = await Promise.all(verbs.map((verb) => torpor().host.tryMove(id, verb)));
-      expect(answers.map(({ status }) => status)).toEqual([200, 200, 200, 200, 200]);
-      expect(["running", "hibernated"]).toContain((await torpor().host.get(id)).state);
-    }
-    expect((await torpor().host.hibernate(id)).state).toBe("hibernated");
-    expect((await torpor().host.wake(id)).state).toBe("running");
-    expect(await residentState(torpor().host, id)).toMatchObject({ pid: before.pid, failed: null });
-  });
-
   test("sleeps by itself when nobody uses it, as durably, and wakes when somebody does", async () => {
     const { id } = await torpor().host.create({ idle_timeout_seconds: 1 });
     const before = await startResident(torpor().host, id);
@@ -142,36 +117,6 @@ describe("a machine that sleeps", () => {
     expect(await output(id, "cat /workspace/mark")).toBe("held");
     expect((await torpor().host.get(id)).generation).toBe(generation + 1);
     expect(await residentState(torpor().host, id)).toMatchObject({ pid: before.pid, failed: null });
-  });
-
-  test("knows the time when it wakes, monotonic time has stood still, and what `sleep` waited for happens once, at once", async () => {
-    const { id } = await torpor().host.create();
-    const monotonic = async (): Promise<number> =>
-      Number(await output(id, "python3 -c 'import time; print(time.monotonic() * 1000)'"));
-    await output(
-      id,
-      "(while sleep 1; do echo tick >> /workspace/ticks; done) > /dev/null 2>&1 < /dev/null & disown",
-    );
-    const before = { host: performance.now(), guest: await monotonic() };
-    await torpor().host.hibernate(id);
-    await delay(4000);
-    await torpor().host.wake(id);
-    const asked = Date.now();
-    const inside = Number(await output(id, "python3 -c 'import time; print(time.time() * 1000)'"));
-    const answered = Date.now();
-    expect(inside).toBeGreaterThan(asked - 100);
-    expect(inside).toBeLessThan(answered + 100);
-    // Held in the image, as a suspended laptop's is; the sleep took four seconds.
-    const passed = { guest: (await monotonic()) - before.guest, host: performance.now() - before.host };
-    expect(passed.guest).toBeGreaterThan(0);
-    expect(passed.host - passed.guest).toBeGreaterThan(3900);
-    // `sleep` goes by the real-time clock in gVisor: one tick was due in the sleep and comes at the wake; those after it count from there: no burst.
-    const ticks = (await output(id, "cat /workspace/ticks")).split("\n").length;
-    expect(ticks).toBeLessThan(passed.host / 1000 - 2);
-    await eventually("the next tick", async () => {
-      const seen = (await output(id, "cat /workspace/ticks")).split("\n").length;
-      return seen > ticks;
-    });
   });
 
   test("is stopped in RAM by a pause, and goes on", async () => {

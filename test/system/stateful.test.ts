@@ -1,6 +1,8 @@
 import { Sandbox, type SandboxCreateOptions } from "@torpor/sdk";
 import { describe, expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
+import { FAKE_INTERNET, FakeInternet } from "../src/fake-internet.ts";
+import { installRedis, REDIS_CLIENT, type RedisClientState } from "../src/redis.ts";
 import { useInstance } from "../src/use-instance.ts";
 
 const COUNTER =
@@ -41,6 +43,53 @@ describe("a stateful sandbox through the API", () => {
     const count = async (): Promise<number> => Number(await sandbox.files.read("/tmp/n"));
     const before = await count();
     await eventually("the counter to go on", async () => (await count()) > before, 10_000);
+  });
+
+  test("redis goes on in the same process, with its client on the same connection", async () => {
+    await using sandbox = await persistent({ template: "base" });
+    const redis = await installRedis(sandbox);
+    await sandbox.exec(`setsid ${redis} --save '' --dir /tmp > /tmp/redis.log 2>&1 < /dev/null &`);
+    await sandbox.files.write("/workspace/client.py", REDIS_CLIENT);
+    await sandbox.exec(
+      "for i in $(seq 100); do grep -q 'Ready to accept' /tmp/redis.log && break; sleep 0.1; done; setsid python3 /workspace/client.py > /workspace/client.log 2>&1 < /dev/null &",
+    );
+    const look = async (): Promise<RedisClientState> =>
+      JSON.parse(await sandbox.files.read("/workspace/redis.json")) as RedisClientState;
+    const before = await eventually("the client to be under way", async () => {
+      const seen = await look();
+      return seen.count > 20 ? seen : undefined;
+    });
+    await sandbox.hibernate();
+    await sandbox.wake();
+    const after = await eventually("the client to go on", async () => {
+      const seen = await look();
+      return seen.count > before.count + 50 || seen.failed !== null ? seen : undefined;
+    });
+    expect(after).toMatchObject({ failed: null, connection: before.connection, server: before.server });
+  });
+
+  test("what a hibernation will end is foretold by name: a connection to the outside, and nothing else", async () => {
+    const internet = await FakeInternet.open();
+    try {
+      await using sandbox = await persistent({ template: "base" });
+      const program = `import socket, time; s = socket.create_connection(("${FAKE_INTERNET.webServer}", 80)); time.sleep(1000)`;
+      await sandbox.files.write("/tmp/connect.py", program);
+      await sandbox.exec("setsid python3 /tmp/connect.py > /dev/null 2>&1 < /dev/null &");
+      const { hibernate, fork, pause } = await eventually("its connection to be listed", async () => {
+        const { forecast } = await sandbox.state();
+        return forecast.hibernate.connections.lost.some((name) => name.includes("->")) ? forecast : undefined;
+      });
+      expect(hibernate.connections.lost).toEqual([
+        expect.stringMatching(new RegExp(`^tcp .* -> ${FAKE_INTERNET.webServer}:80$`)),
+      ]);
+      expect(fork.connections.lost).toEqual(hibernate.connections.lost);
+      expect(pause.connections.lost).toEqual([]);
+      await sandbox.hibernate();
+      const after = await sandbox.state({ wake: true });
+      expect(after.connections.external.filter(({ state }) => state === "ESTAB")).toEqual([]);
+    } finally {
+      await internet.close();
+    }
   });
 
   test("a fork's children are their own, and what ran in the background goes on in all", async () => {
@@ -91,8 +140,7 @@ describe("a stateful sandbox through the API", () => {
     const state = await sandbox.state();
     const { files, memory, connections } = state.forecast.hibernate;
     expect([files.survives, memory.survives]).toEqual(["all", "all"]);
-    // All there may be to the outside is the host's own to the code server, which comes again by itself.
-    expect(connections.lost.filter((name) => !name.includes(":49999 "))).toEqual([]);
+    expect([connections.survives, connections.lost]).toEqual(["all", []]);
     expect(state.files.sample.map(({ path }) => path)).toContain("/workspace/mine");
     const server = state.memory.processes.find(({ command }) => command.includes("http.server"));
     expect(server).toBeDefined();

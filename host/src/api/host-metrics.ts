@@ -7,6 +7,7 @@ export function renderMetrics(health: HostHealth): string {
     "# TYPE torpor_host_machines gauge",
     `torpor_host_machines{state="running"} ${health.machines.running}`,
     `torpor_host_machines{state="creating"} ${health.machines.creating}`,
+    `torpor_host_machines{state="hibernated"} ${health.machines.hibernated}`,
     "# HELP torpor_host_pool_ready Machines restored and waiting, by template.",
     "# TYPE torpor_host_pool_ready gauge",
     ...health.pool.map((pool) => `torpor_host_pool_ready{template="${pool.template}"} ${pool.ready}`),

@@ -68,12 +68,20 @@ export interface Driver {
     limits: MachineLimits,
     signal?: AbortSignal,
   ): Promise<MachineHandle>;
+  /**
+   * Starts ahead of time what {@link Driver.restore} can start before it knows the image, in a prepared machine that is to
+   * wait. Costs memory but no CPU time while it waits; one that fails costs the time it would have saved.
+   */
+  prime(prepared: MachineHandle): Promise<void>;
   /** Restores an image into a prepared machine. */
   restore(prepared: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
   /** Stops all execution in RAM; 0 CPU afterwards. */
   pause(machine: MachineHandle): Promise<void>;
   resume(machine: MachineHandle): void;
-  /** Writes memory and disk to `imageDir` (made by it); the machine goes on running. */
+  /**
+   * Writes memory and disk to `imageDir` (made by it), not yet durable; the machine goes on running. Its CPU limit does not
+   * hold meanwhile: what works is the runtime, not the machine's user.
+   */
   checkpoint(machine: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
   /** Changes the limits of a living machine. */
   limit(machine: MachineHandle, limits: MachineLimits): void;

@@ -1,9 +1,9 @@
-import { createHash } from "node:crypto";
-import { createReadStream } from "node:fs";
-import { mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
+import { Checksums } from "./checksum.ts";
+import { sync, writingBack } from "./write-back.ts";
 
 const fileSchema = z.object({ name: z.string(), size: z.number().int(), sha256: z.string() });
 
@@ -49,6 +49,11 @@ const IMAGE_ID = /^[a-z0-9]{20,64}$/;
  */
 export class ImageStore {
   readonly #directory: string;
+  readonly #checksums = new Checksums();
+  /** Images being written, by id. */
+  readonly #committing = new Map<string, Promise<ImageManifest>>();
+  /** Checks under way, by image: the children of a fork share one. */
+  readonly #verifying = new Map<string, Promise<void>>();
 
   constructor(directory: string) {
     this.#directory = directory;
@@ -63,19 +68,34 @@ export class ImageStore {
   }
 
   /**
-   * Has `write` fill a directory with the image's files and commits it.
+   * Has `write` make a directory with the image's files, which need not be synced, and commits it.
    *
    * @throws whatever `write` throws, or the file system; nothing stays then
    */
-  async commit(image: NewImage, write: (dataDir: string) => Promise<void>): Promise<ImageManifest> {
+  commit(image: NewImage, write: (dataDir: string) => Promise<void>): Promise<ImageManifest> {
+    const committing = this.#commit(image, write).finally(() => this.#committing.delete(image.id));
+    this.#committing.set(image.id, committing);
+    return committing;
+  }
+
+  /** The commit under way of an image; undefined when there is none. */
+  committing(id: string): Promise<ImageManifest> | undefined {
+    return this.#committing.get(id);
+  }
+
+  async #commit(image: NewImage, write: (dataDir: string) => Promise<void>): Promise<ImageManifest> {
     const unfinished = join(this.#directory, `.${image.id}.unfinished`);
     try {
       await rm(unfinished, { recursive: true, force: true });
       await mkdir(unfinished, { recursive: true, mode: 0o700 });
       const dataDir = join(unfinished, DATA);
-      await write(dataDir);
+      await writingBack(dataDir, () => write(dataDir));
       const names = (await readdir(dataDir)).toSorted();
-      const files = await Promise.all(names.map((name) => checksum(dataDir, name)));
+      const syncing = Promise.all(names.map((name) => sync(join(dataDir, name))));
+      syncing.catch(() => {}); // looked at below
+      const files: ImageManifest["files"] = [];
+      for (const name of names) files.push({ name, ...(await this.#checksums.of(join(dataDir, name))) });
+      await syncing;
       const manifest: ImageManifest = {
         format: 1,
         ...image,
@@ -84,7 +104,7 @@ export class ImageStore {
         size_bytes: files.reduce((sum, file) => sum + file.size, 0),
       };
       await writeFile(join(unfinished, MANIFEST), JSON.stringify(manifest), { mode: 0o600 });
-      for (const path of [join(unfinished, MANIFEST), dataDir, unfinished]) await sync(path);
+      await Promise.all([join(unfinished, MANIFEST), dataDir, unfinished].map(sync));
       await rename(unfinished, join(this.#directory, image.id));
       await sync(this.#directory);
       return manifest;
@@ -132,28 +152,38 @@ export class ImageStore {
     return join(this.#directory, id, DATA);
   }
 
-  /** Reads every file and compares. @throws CodedError `image_corrupt` naming the file */
-  async verify(manifest: ImageManifest): Promise<void> {
-    await Promise.all(
-      manifest.files.map(async (expected) => {
-        const corrupt = (why: string): CodedError =>
-          new CodedError(
-            "image_corrupt",
-            `image ${manifest.id} cannot be restored: ${expected.name} ${why}. Nothing was changed; restore the file from a backup, or destroy the sandbox`,
-            { details: { file: expected.name } },
-          );
-        const actual = await checksum(this.dataDir(manifest.id), expected.name).catch((error: unknown) => {
-          throw corrupt(`cannot be read (${String(error)})`);
-        });
-        if (actual.size !== expected.size)
-          throw corrupt(`has ${actual.size} bytes instead of ${expected.size}`);
-        if (actual.sha256 !== expected.sha256)
-          throw corrupt("does not have the checksum it was written with");
-      }),
-    );
+  /** Reads every file and compares; callers at the same time share one reading. @throws CodedError `image_corrupt` naming the file */
+  verify(manifest: ImageManifest): Promise<void> {
+    let verifying = this.#verifying.get(manifest.id);
+    if (verifying === undefined) {
+      verifying = this.#verify(manifest).finally(() => this.#verifying.delete(manifest.id));
+      this.#verifying.set(manifest.id, verifying);
+    }
+    return verifying;
   }
 
-  /** Removes an image. Idempotent. Renamed first, so that half of one is never taken for an image. */
+  async #verify(manifest: ImageManifest): Promise<void> {
+    for (const expected of manifest.files) {
+      const corrupt = (why: string): CodedError =>
+        new CodedError(
+          "image_corrupt",
+          `image ${manifest.id} cannot be restored: ${expected.name} ${why}. Nothing was changed; restore the file from a backup, or destroy the sandbox`,
+          { details: { file: expected.name } },
+        );
+      const path = join(this.dataDir(manifest.id), expected.name);
+      const actual = await this.#checksums.of(path).catch((error: unknown) => {
+        throw corrupt(`cannot be read (${String(error)})`);
+      });
+      if (actual.size !== expected.size)
+        throw corrupt(`has ${actual.size} bytes instead of ${expected.size}`);
+      if (actual.sha256 !== expected.sha256) throw corrupt("does not have the checksum it was written with");
+    }
+  }
+
+  /**
+   * Removes an image: it is gone when this settles, its blocks are freed in the background, which for a large one takes a
+   * while. Idempotent. Renamed first, so that half of one is never taken for an image.
+   */
   async remove(id: string): Promise<void> {
     if (!IMAGE_ID.test(id)) return;
     const grave = join(this.#directory, `.${id}.removing`);
@@ -163,26 +193,6 @@ export class ImageStore {
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
     }
-    await rm(grave, { recursive: true, force: true });
-  }
-}
-
-async function checksum(directory: string, name: string): Promise<z.infer<typeof fileSchema>> {
-  const path = join(directory, name);
-  const hash = createHash("sha256");
-  // SHA-256 with the processor's own instructions reads well above a gigabyte a second; larger reads keep it fed.
-  for await (const chunk of createReadStream(path, {
-    highWaterMark: 4 * 1024 * 1024,
-  }) as AsyncIterable<Buffer>)
-    hash.update(chunk);
-  return { name, size: (await stat(path)).size, sha256: hash.digest("hex") };
-}
-
-async function sync(path: string): Promise<void> {
-  const file = await open(path, "r");
-  try {
-    await file.sync();
-  } finally {
-    await file.close();
+    rm(grave, { recursive: true, force: true }).catch(() => {}); // what stays goes at the next start
   }
 }

@@ -1,9 +1,10 @@
 import { existsSync } from "node:fs";
-import { mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { CodedError } from "@torpor/protocol";
 import type { Driver, MachineLimits, MachineRoot } from "../driver/driver.ts";
+import { sync } from "../image/write-back.ts";
 import { GuestClient } from "./guest-client.ts";
 import type { TemplateManifest } from "../template/manifest.ts";
 import type { Slots } from "./slots.ts";
@@ -108,7 +109,9 @@ export async function bakeGolden(options: {
     );
     await delay(SETTLE_MS);
     guest.close(); // no connection of ours goes into the image
-    await driver.checkpoint(machine, join(unfinished, IMAGE), signal);
+    const image = join(unfinished, IMAGE);
+    await driver.checkpoint(machine, image, signal);
+    await Promise.all([...(await readdir(image)).map((name) => sync(join(image, name))), sync(image)]);
     const { name, version, acceleration } = driver.info;
     const manifest: GoldenManifest = {
       driver: name,

@@ -194,6 +194,16 @@ export class Pool {
     }
   }
 
+  async #prime(shell: MachineHandle): Promise<MachineHandle> {
+    try {
+      await this.#options.driver.prime(shell);
+      return shell;
+    } catch (error) {
+      this.#discard(shell);
+      throw error;
+    }
+  }
+
   /** Restores the golden snapshot into an empty process and waits for the guest's first answer. */
   async #fill(
     handle: MachineHandle,
@@ -254,7 +264,7 @@ export class Pool {
       try {
         await restoreGate.run(async () => {
           if (!wantReady) {
-            this.#shells.push(await this.#prepare(diskMib, signal));
+            this.#shells.push(await this.#prime(await this.#prepare(diskMib, signal)));
             return;
           }
           const shell = this.#takeShell();

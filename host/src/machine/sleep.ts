@@ -42,7 +42,7 @@ export class Sleep {
 
   /**
    * Locks the guest and writes its memory and files to an image. The machine still stands afterwards, locked: the caller
-   * ends it or unlocks it.
+   * ends it or unlocks it, from when `onCopied` is called, while the image is still being checked and made durable.
    *
    * @throws what failed; no image stays then
    */
@@ -51,6 +51,7 @@ export class Sleep {
     machine: { handle: MachineHandle; guest: GuestClient },
     image: { id: string; kind: ImageManifest["kind"]; name: string | null },
     signal: AbortSignal,
+    onCopied: () => void = () => {},
   ): Promise<ImageManifest> {
     const { driver, images, headroom } = this.#options;
     const { spec } = entry;
@@ -89,6 +90,7 @@ export class Sleep {
         await driver.checkpoint(machine.handle, dataDir, signal);
         // It is to wake from this image: nothing may happen inside that the image does not know of.
         if (image.kind === "hibernation") await driver.pause(machine.handle);
+        onCopied();
       },
     );
   }

@@ -27,6 +27,7 @@ export interface FakeMachine {
 /** Steps at which a test can make the driver fail or wait. */
 export type DriverStep =
   | "prepare"
+  | "prime"
   | "restore"
   | "limit"
   | "pause"
@@ -113,6 +114,10 @@ export class FakeDriver implements Driver {
       memory: "",
     });
     return handle;
+  }
+
+  async prime(): Promise<void> {
+    await this.#step("prime");
   }
 
   async restore({ place }: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {

@@ -121,10 +121,12 @@ export class MachineBench {
     return this.images.open();
   }
 
-  /** Ids of the images in place, hibernation's and snapshots'. */
+  /** Ids of the images in place, hibernation's and snapshots', but for those whose blocks are being freed. */
   get imagesInPlace(): string[] {
     try {
-      return readdirSync(join(this.directory, "images")).sort();
+      return readdirSync(join(this.directory, "images"))
+        .filter((name) => !name.endsWith(".removing"))
+        .sort();
     } catch {
       return [];
     }

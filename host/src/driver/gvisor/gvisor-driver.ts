@@ -1,6 +1,6 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { mkdir, open, readFile, rename, rm } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { ProcessError, run } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
@@ -17,6 +17,7 @@ import type {
 import { writeBundle } from "./bundle.ts";
 import { DiskImages } from "./disk-image.ts";
 import { holdMonotonic } from "./held-monotonic.ts";
+import { PrimedRestore } from "./primed-restore.ts";
 import { type Platform, type RunscBuild } from "./runsc.ts";
 
 /** Memory of sentry and gofer beside the guest's own, measured at 20-50 MiB; the rest is head room for page tables. */
@@ -45,6 +46,8 @@ export class GvisorDriver implements Driver {
   readonly info: DriverInfo;
   readonly #options: GvisorDriverOptions;
   readonly #disks: DiskImages;
+  /** By slot. */
+  readonly #primed = new Map<number, PrimedRestore>();
 
   constructor(options: GvisorDriverOptions) {
     this.#options = options;
@@ -146,15 +149,28 @@ export class GvisorDriver implements Driver {
     }
   }
 
+  async prime({ place }: MachineHandle): Promise<void> {
+    const { joinFiles } = this.#options.cgroups.group(String(place.slot));
+    const primed = await PrimedRestore.start(place.directory, (flags, imageDir, signal, timeoutMs) =>
+      this.#launch(
+        place,
+        { disk: false, join: joinFiles },
+        [...flags, ...restoreCommand(place, imageDir)],
+        signal,
+        timeoutMs,
+      ),
+    );
+    this.#primed.set(place.slot, primed);
+  }
+
   async restore(prepared: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
     const { place } = prepared;
+    const primed = this.#primed.get(place.slot);
+    this.#primed.delete(place.slot);
     try {
-      await this.#launch(
-        place,
-        { disk: false, join: [] },
-        ["restore", "-detach", "-bundle", place.directory, "-image-path", imageDir, machineId(place)],
-        signal,
-      );
+      await (primed === undefined || primed.isSpent
+        ? this.#launch(place, { disk: false, join: [] }, restoreCommand(place, imageDir), signal)
+        : primed.restore(imageDir, signal));
     } catch (error) {
       throw startFailure(`restore ${imageDir} into`, place, error);
     }
@@ -169,9 +185,10 @@ export class GvisorDriver implements Driver {
   }
 
   async checkpoint({ place }: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
-    const unfinished = `${imageDir}.unfinished`;
+    const cgroup = this.#options.cgroups.group(String(place.slot));
+    const limited = cgroup.liftCpuLimit();
     try {
-      await mkdir(unfinished, { recursive: true });
+      await mkdir(imageDir, { recursive: true });
       const fromMs = Date.now();
       // Always -leave-running: the plain form ends the sandbox even when it fails.
       await run(
@@ -182,20 +199,18 @@ export class GvisorDriver implements Driver {
           "-leave-running",
           "-compression=none",
           "-image-path",
-          unfinished,
+          imageDir,
           machineId(place),
         ],
         withSignal({ timeoutMs: 120_000 }, signal),
       );
       // Where it cannot be held it goes on, which the guest finds and attests.
-      await holdMonotonic(join(unfinished, "checkpoint.img"), { fromMs, toMs: Date.now() });
-      for (const name of ["checkpoint.img", "pages.img", "pages_meta.img"])
-        await fsyncFile(join(unfinished, name));
-      await rename(unfinished, imageDir);
-      await fsyncFile(dirname(imageDir));
+      await holdMonotonic(join(imageDir, "checkpoint.img"), { fromMs, toMs: Date.now() });
     } catch (error) {
-      await rm(unfinished, { recursive: true, force: true });
+      await rm(imageDir, { recursive: true, force: true });
       throw startFailure("checkpoint", place, error);
+    } finally {
+      limited();
     }
   }
 
@@ -208,6 +223,7 @@ export class GvisorDriver implements Driver {
   }
 
   async kill(place: MachinePlace): Promise<void> {
+    this.#primed.delete(place.slot);
     await this.stop(place);
     for (const name of ["runsc", "root", "overlay", "disk.ext4", "config.json", "pid"]) {
       await rm(join(place.directory, name), { recursive: true, force: true });
@@ -244,6 +260,7 @@ export class GvisorDriver implements Driver {
     own: { disk: boolean; join: readonly string[] },
     command: readonly string[],
     signal: AbortSignal | undefined,
+    timeoutMs = 60_000,
   ): Promise<void> {
     const disk = own.disk
       ? [join(place.directory, "disk.ext4"), join(place.directory, "overlay")]
@@ -267,7 +284,7 @@ export class GvisorDriver implements Driver {
           ...this.#flags(place),
           ...command,
         ],
-        withSignal({ timeoutMs: 60_000, outputFd: consoleLog.fd }, signal),
+        withSignal({ timeoutMs, outputFd: consoleLog.fd }, signal),
       );
     } catch (error) {
       if (error instanceof ProcessError)
@@ -304,6 +321,10 @@ function spareRuntime(pid: number): void {
   } catch (error) {
     if (!["ENOENT", "ESRCH"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
   }
+}
+
+function restoreCommand(place: MachinePlace, imageDir: string): string[] {
+  return ["restore", "-detach", "-bundle", place.directory, "-image-path", imageDir, machineId(place)];
 }
 
 function machineId(place: MachinePlace): string {

@@ -29,6 +29,7 @@ export async function adoptStanding(held: HeldState, handle: MachineHandle): Pro
     return;
   }
   driver.resume(handle); // it may have been stopped between a checkpoint and its commit
+  driver.limit(handle, { cpu: entry.spec.cpu, memoryMib: entry.spec.memory_mb }); // it may not be limited yet after one
   held.activity.touch("adopt", "adoption by a restarted host");
   if (entry.state === "running") {
     held.settle("running", live, "started");

@@ -82,27 +82,37 @@ export async function rest(held: HeldState, slot: number | null): Promise<void> 
 }
 
 /** Writes a snapshot of a running machine, which then goes on. The same snapshot id again answers the one that exists. */
-export function snapshot(
+export async function snapshot(
   held: HeldState,
   live: Live,
   snapshotId: string,
   name: string | null,
 ): Promise<MachineSnapshot> {
   const { sleep, journal, images } = held.parts;
-  return held.move("snapshot", live, async (signal) => {
+  let writing: Promise<ImageManifest> | undefined;
+  await held.move("snapshot", live, async (signal) => {
     try {
-      const known = await images.find(snapshotId);
-      if (known !== undefined) return toSnapshot(known);
+      const known = images.committing(snapshotId) ?? (await images.find(snapshotId));
+      if (known !== undefined) {
+        writing = Promise.resolve(known);
+        return;
+      }
       held.entry.state = "snapshotting";
       journal.commit(held.entry);
       await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
       const image = { id: snapshotId, kind: "snapshot", name } as const;
-      return toSnapshot(await sleep.write(held.entry, live, image, signal));
+      // It goes on as soon as its memory is copied; whether the copy is whole and durable is waited for below.
+      await new Promise<void>((resolve, reject) => {
+        writing = sleep.write(held.entry, live, image, signal, resolve);
+        writing.catch(reject);
+      });
     } finally {
       held.activity.touch("snapshot");
       await backToRunning(held, live, signal);
     }
   });
+  if (writing === undefined) throw new Error(`nothing writes snapshot ${snapshotId}`);
+  return toSnapshot(await writing);
 }
 
 /** After a freeze that led to nothing, or a snapshot: the same machine, the same generation, unlocked again. */
