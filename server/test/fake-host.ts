@@ -46,6 +46,8 @@ export class FakeHost {
   codeServer?: (path: string, request: IncomingMessage, response: ServerResponse) => Promise<void> | void;
   /** Milliseconds that a sleep, a wake and a snapshot take. */
   sleepMs = 5;
+  /** Whether machines end at their deadlines. */
+  keepsDeadlines = false;
   readonly #moving = new Map<string, Promise<void>>();
   readonly capacity = { cpus: 4, memory_mb: 8192, disk_mb: 65_536 };
   readonly templates: Template[] = [
@@ -258,6 +260,17 @@ export class FakeHost {
     return snapshot;
   }
 
+  /** Ends a machine at its deadline, as the host's journal does. */
+  #armDeadline(machine: Machine): void {
+    if (!this.keepsDeadlines || machine.deadline_unix_ms === null || machine.state === "ended") return;
+    const timer = setTimeout(() => {
+      const left = (machine.deadline_unix_ms ?? Number.POSITIVE_INFINITY) - Date.now();
+      if (left > 0) this.#armDeadline(machine);
+      else this.end(machine.id, "ttl_expired");
+    }, machine.deadline_unix_ms - Date.now());
+    timer.unref();
+  }
+
   liveMachines(): string[] {
     return [...this.machines.values()]
       .filter(({ machine }) => machine.state !== "ended")
@@ -303,6 +316,7 @@ export class FakeHost {
       last_oom_at: null,
     };
     this.machines.set(id, { machine, guest: new FakeGuest(spec.env), spec });
+    this.#armDeadline(machine);
     this.#emit("started", machine);
     return machine;
   }
@@ -476,6 +490,7 @@ export class FakeHost {
           details: { reason: entry.machine.reason },
         });
       Object.assign(entry.machine, update);
+      this.#armDeadline(entry.machine);
       this.#emit("deadline_changed", entry.machine);
     } else if (request.method === "DELETE")
       this.end(id, (url.searchParams.get("reason") ?? "user") as EndReason);
