@@ -97,6 +97,7 @@ export class Idempotency {
         // Its row now tells what came of it; fall through to reading it.
       }
       let finish: () => void = () => {};
+      let kept: Promise<void> = Promise.resolve();
       if (this.#running.get(name) === undefined) {
         // Set before the first await below: a second request of this process waits instead of racing for the row.
         this.#running.set(name, new Promise<void>((resolve) => (finish = resolve)));
@@ -109,8 +110,11 @@ export class Idempotency {
           clock.now(),
           request.firstProgress ?? null,
         );
-        if (claim === "claimed")
-          return { ...(await this.#execute(request, request.firstProgress ?? null, false)), replayed: false };
+        if (claim === "claimed") {
+          const ran = await this.#execute(request, request.firstProgress ?? null, false);
+          kept = ran.kept;
+          return { ...ran.answer, replayed: false };
+        }
         if (claim.body_hash !== bodyHash) {
           throw new CodedError(
             "idempotency_mismatch",
@@ -125,11 +129,15 @@ export class Idempotency {
               `the server stopped while the first request with Idempotency-Key ${request.slot.key} was under way, so its outcome is unknown; look at what it did, then use a new key`,
             );
           }
-          return { ...(await this.#execute(request, claim.progress, true)), replayed: true };
+          const ran = await this.#execute(request, claim.progress, true);
+          kept = ran.kept;
+          return { ...ran.answer, replayed: true };
         }
       } finally {
-        this.#running.delete(name);
-        finish();
+        void kept.then(() => {
+          this.#running.delete(name);
+          finish();
+        });
       }
       if (clock.monotonic() > until) throw inProgress(request);
       await new Promise((resolve) => setTimeout(resolve, ASK_EVERY_MS));
@@ -141,7 +149,12 @@ export class Idempotency {
     this.#cancelHeartbeat?.();
   }
 
-  async #execute(request: KeyedRequest, progress: string | null, resumed: boolean): Promise<KeptAnswer> {
+  /** Runs the request; its answer is in the row when `kept` resolves. */
+  async #execute(
+    request: KeyedRequest,
+    progress: string | null,
+    resumed: boolean,
+  ): Promise<{ answer: KeptAnswer; kept: Promise<void> }> {
     const { store } = this.#options;
     this.#beat();
     let noted = progress;
@@ -160,12 +173,24 @@ export class Idempotency {
       await this.#settleFailure(request, error, noted !== null && request.firstProgress === undefined);
       throw error;
     }
-    await store.finish(
-      request.slot,
-      answer.status,
-      answer.body !== null && answer.body.length > MAX_KEPT_BYTES ? null : answer.body,
-    );
-    return answer;
+    const body = answer.body !== null && answer.body.length > MAX_KEPT_BYTES ? null : answer.body;
+    const keep = (): Promise<void> => store.finish(request.slot, answer.status, body);
+    if (request.firstProgress !== undefined) return { answer, kept: this.#keepLater(keep) };
+    await keep();
+    return { answer, kept: Promise.resolve() };
+  }
+
+  /**
+   * Keeps the answer once it is on its way. The client of a request that told ahead what it would make need not wait for
+   * that: should it be lost, a repeat finds what was made.
+   */
+  async #keepLater(keep: () => Promise<void>): Promise<void> {
+    await new Promise((resolve) => setImmediate(resolve));
+    try {
+      await keep();
+    } catch (error) {
+      this.#options.log.warn({ op: "idempotency", outcome: "row left open", err: error });
+    }
   }
 
   /**
