@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { holdMonotonic } from "../src/driver/gvisor/held-monotonic.ts";
+import { frames, int, uint } from "../src/driver/gvisor/state-frames.ts";
 
 let directory: string;
 beforeAll(() => {
@@ -14,26 +15,60 @@ const NOW_MS = 1_795_982_156_500;
 const BETWEEN = { fromMs: NOW_MS - 200, toMs: NOW_MS + 200 };
 const ns = (ms: number): bigint => BigInt(ms) * 1_000_000n;
 
-const frame = (...bytes: number[]): Buffer => Buffer.from(bytes.flatMap((byte) => [0, 0, 0, 1, byte]));
+/** Types by their place, from 1. */
+const TYPES = [
+  ["pkg/cpuid.Out", "Eax", "Ebx"],
+  [
+    "pkg/sentry/kernel.Timekeeper",
+    "realtimeClock",
+    "monotonicClock",
+    "bootTime",
+    "saveMonotonic",
+    "saveRealtime",
+  ],
+  ["pkg/sentry/kernel/time.Time", "ns"],
+  ["pkg/sentry/kernel.timekeeperClock", "tk", "c"],
+  ["pkg/sentry/syscalls/linux.clockNanosleepRestartBlock", "c", "end", "rem"],
+];
 const text = (value: string): Buffer =>
-  Buffer.concat([frame(value.length), Buffer.from([0, 0, 0, value.length]), Buffer.from(value)]);
-/** A signed number with its type. */
-function int(value: bigint): Buffer {
-  const bytes: number[] = [1];
-  let rest = value << 1n;
-  for (; rest >= 0x80n; rest >>= 7n) bytes.push(Number(rest & 0x7fn) | 0x80);
-  return frame(...bytes, Number(rest));
-}
-
-const TYPES = Buffer.concat([
-  text("pkg/sentry/kernel.Timekeeper"),
-  frame(5),
-  ...["realtimeClock", "monotonicClock", "bootTime", "saveMonotonic", "saveRealtime"].map(text),
+  Buffer.concat([uint(value.length), Buffer.from([0, 0, 0, value.length]), Buffer.from(value)]);
+const table = (types = TYPES): Buffer =>
+  Buffer.concat([
+    uint(2n ** 63n + 7n),
+    ...types.flatMap(([name = "", ...fields]) => [
+      frames(17),
+      text(name),
+      frames(fields.length),
+      ...fields.map(text),
+    ]),
+  ]);
+const time = (value: bigint): Buffer => Buffer.concat([frames(1), int(value)]);
+const NOISE = Buffer.concat([
+  frames(0x0b, 0x0f, 0x05),
+  time(ns(NOW_MS)),
+  frames(0x0b, 0x05),
+  time(ns(NOW_MS)),
 ]);
-const NOISE = Buffer.concat([frame(0x0b, 0x0f, 0x05), int(ns(NOW_MS)), frame(0x0b, 0x05), int(ns(NOW_MS))]);
+
+const MONOTONIC_MS = 900_000;
 /** A machine that has run for a quarter of an hour and then slept for a day, say. */
-const keeper = (bootMs = NOW_MS - 90_000_000): Buffer =>
-  Buffer.concat([frame(0x0b, 0x07), int(ns(bootMs)), int(ns(900_000)), int(ns(NOW_MS)), frame(0x02)]);
+const keeper = (bootMs = NOW_MS - 90_000_000, savedNs = ns(NOW_MS)): Buffer =>
+  Buffer.concat([
+    frames(9, 11, 2, 13, 5, 6, 0x25, 0, 6, 0x26, 0, 11, 3),
+    time(ns(bootMs)),
+    time(ns(MONOTONIC_MS)),
+    time(savedNs),
+    frames(0x02, 0x05),
+  ]);
+/** One that sleeps on the clock until then. */
+const sleeper = (clock: number, end: Buffer, rem = [2, 0xb0, 0x03]): Buffer =>
+  Buffer.concat([
+    frames(7, 11, 5, 13, 3, 14, 1, 0, 4, 6, clock, 0, 11, 3, 1),
+    end,
+    frames(...rem),
+    frames(2),
+  ]);
+const FAR_AHEAD_NS = 4_600_000_000_000_000_000n;
 
 async function hold(state: Buffer): Promise<{ held: boolean; state: Buffer }> {
   const path = join(directory, "state");
@@ -42,27 +77,52 @@ async function hold(state: Buffer): Promise<{ held: boolean; state: Buffer }> {
 }
 
 test("the saved real time, found once, is set far ahead, and nothing else is changed", async () => {
-  const state = Buffer.concat([TYPES, NOISE, keeper(), NOISE]);
-  const after = await hold(state);
+  const after = await hold(Buffer.concat([table(), NOISE, keeper(), NOISE]));
   expect(after.held).toBe(true);
-  expect(after.state).toEqual(
+  expect(after.state).toEqual(Buffer.concat([table(), NOISE, keeper(undefined, FAR_AHEAD_NS), NOISE]));
+});
+
+test("relative sleeps on the real-time clock become sleeps on the monotonic one with as much time left; others stay", async () => {
+  const realtime = [int(ns(NOW_MS + 30_000)), int(ns(NOW_MS - 5)), int(2n ** 63n - 1n)];
+  const monotonic = [
+    int(ns(MONOTONIC_MS + 30_000), 9),
+    int(ns(MONOTONIC_MS - 5), 9),
+    int(2n ** 63n - 1n - ns(NOW_MS - MONOTONIC_MS), 10),
+  ];
+  const others = Buffer.concat([
+    sleeper(0x26, int(ns(MONOTONIC_MS + 5))), // on the monotonic clock as it is
+    sleeper(0x27, realtime[0] ?? NOISE),
+    sleeper(0x25, realtime[0] ?? NOISE, [3, 1]),
+    text("a name that a guest made up"),
+  ]);
+  const state = (clock: number, ends: Buffer[], savedNs?: bigint): Buffer =>
     Buffer.concat([
-      TYPES,
-      NOISE,
-      keeper().subarray(0, -frame(0x02).length - int(ns(NOW_MS)).length),
-      int(4_600_000_000_000_000_000n),
-      frame(0x02),
-      NOISE,
-    ]),
-  );
+      table(),
+      ...ends.flatMap((end) => [sleeper(clock, end), NOISE, sleeper(clock, end, [5])]),
+      keeper(undefined, savedNs),
+      others,
+    ]);
+  const after = await hold(state(0x25, realtime));
+  expect(after.held).toBe(true);
+  expect(after.state).toEqual(state(0x26, monotonic, FAR_AHEAD_NS));
+});
+
+test("sleeps that are kept in another way are left alone", async () => {
+  const types = TYPES.map((type) => (type.at(-1) === "rem" ? [...type.slice(0, -1), "left"] : type));
+  const sleeping = sleeper(0x25, int(ns(NOW_MS + 30_000)));
+  const after = await hold(Buffer.concat([table(types), sleeping, keeper()]));
+  expect(after.state).toEqual(Buffer.concat([table(types), sleeping, keeper(undefined, FAR_AHEAD_NS)]));
 });
 
 test.each([
-  ["another runtime's structure", Buffer.concat([NOISE, keeper()])],
-  ["two that may be it", Buffer.concat([TYPES, keeper(), keeper()])],
-  ["none", Buffer.concat([TYPES, NOISE])],
-  ["one that ran for longer than it has been up", Buffer.concat([TYPES, keeper(NOW_MS - 10_000)])],
-  ["a file that is cut off in it", Buffer.concat([TYPES, keeper()]).subarray(0, -20)],
+  ["another runtime's structure", Buffer.concat([table(TYPES.slice(2)), NOISE, keeper()])],
+  ["a structure with other fields", Buffer.concat([table(TYPES.map((type) => [...type, "more"])), keeper()])],
+  ["two that may be it", Buffer.concat([table(), keeper(), keeper()])],
+  ["none", Buffer.concat([table(), NOISE])],
+  ["one that ran for longer than it has been up", Buffer.concat([table(), keeper(NOW_MS - 10_000)])],
+  ["a file that is cut off in it", Buffer.concat([table(), keeper()]).subarray(0, -30)],
+  ["a file that is cut off in the types", table().subarray(0, -20)],
+  ["a file without the number before the types", Buffer.concat([table().subarray(50), keeper()])],
   ["an empty file", Buffer.alloc(0)],
 ])("of %s nothing is changed", async (_what, state) => {
   expect(await hold(state)).toEqual({ held: false, state });
@@ -70,6 +130,6 @@ test.each([
 
 test("a time that is not of the checkpoint is left alone", async () => {
   const path = join(directory, "other");
-  writeFileSync(path, Buffer.concat([TYPES, keeper()]));
+  writeFileSync(path, Buffer.concat([table(), keeper()]));
   expect(await holdMonotonic(path, { fromMs: NOW_MS + 1, toMs: NOW_MS + 5 })).toBe(false);
 });
