@@ -18,7 +18,7 @@ export interface TorporOptions {
    * of this machine (a loopback address), of `/var/lib/torpor/api-key`. Files are read on the first request.
    */
   apiKey?: string | undefined;
-  /** Used for every request; default the global `fetch`. */
+  /** Used for every request; default the global `fetch`, and Node's HTTP client for small requests where there is one. */
   fetch?: typeof globalThis.fetch | undefined;
   /** Default `timeoutMs` of the calls, milliseconds; 60,000 when absent. */
   timeoutMs?: number | undefined;
@@ -35,6 +35,8 @@ export interface ResolvedConnection {
   isLoopback: boolean;
   apiKeySource: ApiKeySource;
   fetch: typeof globalThis.fetch;
+  /** Whether `fetch` is the caller's: then every request goes through it. */
+  isFetchGiven: boolean;
   timeoutMs: number;
   maxRetries: number;
 }
@@ -62,6 +64,7 @@ export function resolveConnection(options: TorporOptions, environment: Environme
     isLoopback,
     apiKeySource,
     fetch: (input, init) => fetch(input, init),
+    isFetchGiven: options.fetch !== undefined,
     timeoutMs: options.timeoutMs ?? DEFAULT_TIMEOUT_MS,
     maxRetries: options.maxRetries ?? DEFAULT_MAX_RETRIES,
   };

@@ -6,6 +6,7 @@ import type { ResolvedConnection } from "./connection-options.ts";
 import { errorFromResponse } from "./error-from-response.ts";
 import { ConfigurationError, TorporError } from "./errors.ts";
 import { type QueryValue, queryString } from "./request-path.ts";
+import { type Exchange, nodeExchange } from "./node-exchange.ts";
 import { MAX_RETRY_AFTER_MS, retryDelayMs } from "./retry-delay.ts";
 import type { UploadBody } from "./upload-body.ts";
 import { VERSION } from "./version.ts";
@@ -34,9 +35,13 @@ export interface OpenResponse {
   deadline: CallDeadline;
 }
 
+/** What `fetch` is given, the parts that are always there. */
+type SentInit = RequestInit & { method: string; headers: Record<string, string>; signal: AbortSignal };
+
 /** Sends requests: headers, deadlines, retries, errors. Knows nothing of what they mean. */
 export class Transport {
   readonly connection: ResolvedConnection;
+  #exchange: Promise<Exchange | undefined> | undefined;
   #apiKey: Promise<string> | undefined;
 
   constructor(connection: ResolvedConnection) {
@@ -67,11 +72,16 @@ export class Transport {
 
   /** Sends and reads the answer as text. */
   async text(request: TransportRequest): Promise<string> {
-    return this.#call(request, async (response, deadline) => {
-      const text = await deadline.race(response.text());
-      deadline.close();
-      return text;
-    });
+    const exchange = this.connection.isFetchGiven ? undefined : await this.#getExchange();
+    return this.#call(
+      request,
+      async (response, deadline) => {
+        const text = await deadline.race(response.text());
+        deadline.close();
+        return text;
+      },
+      exchange,
+    );
   }
 
   /** Sends and reads the answer as bytes. `timeoutMs` bounds the waits without progress. */
@@ -112,6 +122,7 @@ export class Transport {
   async #call<T>(
     request: TransportRequest,
     read: (response: Response, deadline: CallDeadline) => Promise<T>,
+    exchange?: Exchange,
   ): Promise<T> {
     const { method, path, upload } = request;
     const deadline = request.deadline ?? this.deadline(`${method} ${path}`, request);
@@ -120,7 +131,7 @@ export class Transport {
       const init = await this.#requestInit(request, deadline);
       const url = `${this.url}${path}${queryString(request.query)}`;
       return await this.#withRetries(request, deadline, async () =>
-        read(await this.#send(request, url, init), deadline),
+        read(await this.#send(request, url, init, exchange), deadline),
       );
     } catch (error) {
       // Cuts the connection of a half-read answer or a half-sent upload.
@@ -131,8 +142,23 @@ export class Transport {
     }
   }
 
-  async #send(request: TransportRequest, url: string, init: RequestInit): Promise<Response> {
-    const response = await this.connection.fetch(url, init);
+  #getExchange(): Promise<Exchange | undefined> {
+    this.#exchange ??= nodeExchange(this.url).catch(() => undefined);
+    return this.#exchange;
+  }
+
+  async #send(
+    request: TransportRequest,
+    url: string,
+    init: SentInit,
+    exchange: Exchange | undefined,
+  ): Promise<Response> {
+    const { method, headers, body, signal } = init;
+    const isText = body === undefined || typeof body === "string";
+    const response =
+      exchange !== undefined && isText
+        ? await exchange(url, { method, headers, signal, ...(body === undefined ? {} : { body }) })
+        : await this.connection.fetch(url, init);
     if (response.ok) return response;
     throw await errorFromResponse(response, request.method, request.path);
   }
@@ -161,7 +187,7 @@ export class Transport {
     }
   }
 
-  async #requestInit(request: TransportRequest, deadline: CallDeadline): Promise<RequestInit> {
+  async #requestInit(request: TransportRequest, deadline: CallDeadline): Promise<SentInit> {
     const headers: Record<string, string> = {
       ...(await deadline.race(this.authorization())),
       "user-agent": `torpor-sdk-js/${VERSION}`,
@@ -170,7 +196,7 @@ export class Transport {
     };
     if (request.method === "POST") headers["idempotency-key"] = request.idempotencyKey ?? newIdempotencyKey();
     if (request.json !== undefined) headers["content-type"] = "application/json";
-    const init: RequestInit = {
+    const init: SentInit = {
       method: request.method,
       headers,
       redirect: "manual",

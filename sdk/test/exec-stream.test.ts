@@ -100,8 +100,8 @@ describe("exec, streamed", () => {
       call.response.end();
     });
     for (let count = 0; count < 8; count++) await test.sandbox.execStream("x").result;
-    // fetch itself opens a second when the first is not yet marked free.
-    expect(test.server.connectionCount).toBeLessThanOrEqual(2);
+    // One is of the small requests; fetch itself opens a second when the first is not yet marked free.
+    expect(test.server.connectionCount).toBeLessThanOrEqual(3);
   });
 
   it("closes the connection when the loop is left, cancelled, aborted or disposed", async () => {

@@ -1,0 +1,87 @@
+import { once } from "node:events";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo, Socket } from "node:net";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { nodeExchange } from "../src/node-exchange.ts";
+
+let server: Server;
+let url: string;
+let connections: number;
+const seen: { method: string | undefined; body: string }[] = [];
+let behave: (socket: Socket) => "answer" | "reset" = () => "answer";
+
+beforeEach(async () => {
+  connections = 0;
+  seen.length = 0;
+  behave = () => "answer";
+  server = createServer((incoming, outgoing) => {
+    if (behave(incoming.socket) === "reset") return void incoming.socket.resetAndDestroy();
+    let body = "";
+    incoming.setEncoding("utf8").on("data", (chunk) => (body += String(chunk)));
+    incoming.on("end", () => {
+      seen.push({ method: incoming.method, body });
+      if (incoming.url === "/empty") return void outgoing.writeHead(204).end();
+      if (incoming.url === "/never") return;
+      outgoing.setHeader("x-twice", ["a", "b"]);
+      outgoing.end(`${body}é`);
+    });
+  });
+  server.on("connection", () => (connections += 1));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+});
+
+afterEach(async () => {
+  server.closeAllConnections();
+  server.close();
+  await once(server, "close");
+});
+
+const init = (body?: string) => ({
+  method: "POST",
+  headers: { authorization: "Bearer x" },
+  signal: new AbortController().signal,
+  ...(body === undefined ? {} : { body }),
+});
+
+test("answers as fetch does, on one connection", async () => {
+  const exchange = await nodeExchange(url);
+  for (let count = 0; count < 3; count++) {
+    const response = await exchange?.(`${url}/x`, init("gr\u00fc\u00df"));
+    expect(response?.status).toBe(200);
+    expect(response?.headers.get("x-twice")).toBe("a, b");
+    expect(await response?.text()).toBe("gr\u00fc\u00df\u00e9");
+  }
+  const empty = await exchange?.(`${url}/empty`, init());
+  expect([empty?.status, await empty?.text()]).toEqual([204, ""]);
+  expect(connections).toBe(1);
+});
+
+test("asks again when a kept connection is closed just as it is used, but not on a fresh one", async () => {
+  const exchange = await nodeExchange(url);
+  await exchange?.(url, init("first"));
+  const closed = new Set<Socket>();
+  behave = (socket) => {
+    if (closed.size > 0) return "answer";
+    closed.add(socket);
+    return "reset";
+  };
+  expect(await (await exchange?.(url, init("second")))?.text()).toBe("secondé");
+  expect(seen.map(({ body }) => body)).toEqual(["first", "second"]);
+  behave = () => "reset";
+  const fresh = await nodeExchange(url);
+  await expect(fresh?.(url, init("third"))).rejects.toMatchObject({ code: "ECONNRESET" });
+});
+
+test("stops at once when it is told to", async () => {
+  const exchange = await nodeExchange(url);
+  const stop = new AbortController();
+  const stopped = exchange?.(`${url}/never`, { ...init(), signal: stop.signal });
+  setTimeout(() => stop.abort(new Error("enough")), 20);
+  await expect(stopped).rejects.toThrow("enough");
+});
+
+test("is left to fetch for HTTPS", async () => {
+  expect(await nodeExchange("https://example.com")).toBeUndefined();
+});
