@@ -3,7 +3,8 @@ import { join } from "node:path";
 import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
 import { Checksums } from "./checksum.ts";
-import { sync, writingBack } from "./write-back.ts";
+import { sync } from "../sync.ts";
+import { writingBack } from "./write-back.ts";
 
 const fileSchema = z.object({ name: z.string(), size: z.number().int(), sha256: z.string() });
 

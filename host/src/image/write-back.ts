@@ -5,16 +5,6 @@ import { setTimeout as delay } from "node:timers/promises";
 /** How often what was written meanwhile is sent to the disk. */
 const INTERVAL_MS = 40;
 
-/** Makes a file or a directory durable. @throws what the file system throws */
-export async function sync(path: string): Promise<void> {
-  const file = await open(path, "r");
-  try {
-    await file.sync();
-  } finally {
-    await file.close();
-  }
-}
-
 /**
  * Sends the files of a directory to the disk while `write` is still writing them, so that a sync afterwards finds little
  * left: the kernel by itself would begin only half a minute later.

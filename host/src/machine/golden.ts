@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { CodedError } from "@torpor/protocol";
 import type { Driver, MachineLimits, MachineRoot } from "../driver/driver.ts";
-import { sync } from "../image/write-back.ts";
+import { sync } from "../sync.ts";
 import { GuestClient } from "./guest-client.ts";
 import type { TemplateManifest } from "../template/manifest.ts";
 import type { Slots } from "./slots.ts";

@@ -6,6 +6,7 @@ import { ProcessError, run } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 import type { CgroupTree, CgroupUsage } from "../../cgroup.ts";
 import { isAlive, processIdentity } from "../../process-identity.ts";
+import { sync } from "../../sync.ts";
 import type {
   Driver,
   DriverInfo,
@@ -70,7 +71,7 @@ export class GvisorDriver implements Driver {
         ],
         withSignal({ timeoutMs: 600_000, maxOutputBytes: 64 * 1024 }, signal),
       );
-      await fsyncFile(unfinished);
+      await sync(unfinished);
       await rename(unfinished, imagePath);
     } catch (error) {
       await rm(unfinished, { force: true });
@@ -343,13 +344,4 @@ function startFailure(verb: string, place: MachinePlace, cause: unknown): CodedE
   return new CodedError("internal", `could not ${verb} the gVisor machine in slot ${place.slot}: ${why}`, {
     cause,
   });
-}
-
-async function fsyncFile(path: string): Promise<void> {
-  const file = await open(path, "r");
-  try {
-    await file.sync();
-  } finally {
-    await file.close();
-  }
 }
