@@ -3,15 +3,13 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { newImageId } from "../src/machine/sleep.ts";
-import { processIdentity } from "../src/process-identity.ts";
 import { IMAGE_FILE } from "./fakes/fake-driver.ts";
 import { FakeGuest } from "./fakes/fake-guest.ts";
 import { fakeAddress } from "./fakes/fake-router.ts";
-import { journalEntry, TEST_SPEC } from "./fakes/journal-entry.ts";
+import { journalEntry, OWN_PROCESS as OWN, TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
 
-/** The one process sure to live: this one. */
-const OWN = { pid: process.pid, startTime: processIdentity(process.pid)?.startTime ?? 0 };
 const SLOT = 9;
 const STANDING = { slot: SLOT, address: fakeAddress(SLOT), ...OWN } as const;
 
@@ -63,14 +61,6 @@ async function image(
 
 function stateOfOne(): string | undefined {
   return bench.machines.get("one")?.state;
-}
-
-async function until(condition: () => boolean): Promise<void> {
-  const deadline = performance.now() + 5000;
-  while (!condition()) {
-    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
 }
 
 async function expectWakes(): Promise<void> {

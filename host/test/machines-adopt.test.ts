@@ -4,14 +4,12 @@ import Database from "better-sqlite3";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { momentOf } from "../src/machine/boot-moment.ts";
 import { Reconciliation } from "../src/machine/reconciliation.ts";
-import { processIdentity } from "../src/process-identity.ts";
 import { FakeGuest } from "./fakes/fake-guest.ts";
 import { fakeAddress } from "./fakes/fake-router.ts";
-import { journalEntry, TEST_SPEC } from "./fakes/journal-entry.ts";
+import { journalEntry, OWN_PROCESS as OWN, TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
 
-/** The one process sure to live: this one. */
-const OWN = { pid: process.pid, startTime: processIdentity(process.pid)?.startTime ?? 0 };
 const SLOT = 9;
 
 let bench: MachineBench;
@@ -25,14 +23,6 @@ afterEach(async () => {
   guest = undefined;
   await bench.close();
 });
-
-async function until(condition: () => boolean): Promise<void> {
-  const deadline = performance.now() + 5000;
-  while (!condition()) {
-    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
-}
 
 describe("a host that comes back", () => {
   const running = { id: "one", state: "running", slot: SLOT, address: fakeAddress(SLOT), ...OWN } as const;

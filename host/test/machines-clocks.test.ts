@@ -2,6 +2,7 @@ import { newSnapshotId } from "@torpor/protocol";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
 
 let bench: MachineBench;
 beforeEach(async () => {
@@ -26,14 +27,6 @@ async function settle(): Promise<void> {
 async function advance(ms: number): Promise<void> {
   bench.clock.advance(ms);
   await settle();
-}
-
-async function until(condition: () => boolean): Promise<void> {
-  const deadline = performance.now() + 5000;
-  while (!condition()) {
-    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
 }
 
 describe("a machine nobody uses", () => {

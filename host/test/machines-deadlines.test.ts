@@ -1,13 +1,12 @@
 import { systemClock } from "@torpor/base";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { processIdentity } from "../src/process-identity.ts";
 import { FakeGuest } from "./fakes/fake-guest.ts";
 import { fakeAddress } from "./fakes/fake-router.ts";
-import { journalEntry, TEST_SPEC } from "./fakes/journal-entry.ts";
+import { journalEntry, OWN_PROCESS as OWN, TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
 
 const HOUR_MS = 3600_000;
-const OWN = { pid: process.pid, startTime: processIdentity(process.pid)?.startTime ?? 0 };
 const SLOT = 9;
 const STANDING = { id: "one", slot: SLOT, address: fakeAddress(SLOT), ...OWN } as const;
 
@@ -31,14 +30,6 @@ function state(id = "one"): string | undefined {
 async function advance(ms: number): Promise<void> {
   bench.clock.advance(ms);
   await new Promise((resolve) => setTimeout(resolve, 25));
-}
-
-async function until(condition: () => boolean): Promise<void> {
-  const deadline = performance.now() + 5000;
-  while (!condition()) {
-    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
 }
 
 async function createDueIn(ms: number, changes: Partial<typeof TEST_SPEC> = {}): Promise<void> {

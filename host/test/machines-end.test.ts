@@ -5,6 +5,7 @@ import type { Machine } from "@torpor/protocol";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
 
 let bench: MachineBench;
 beforeEach(async () => {
@@ -12,15 +13,6 @@ beforeEach(async () => {
   await bench.open();
 });
 afterEach(() => bench.close());
-
-/** Polls a condition that real timers bring about, for at most five seconds. */
-async function until(condition: () => boolean): Promise<void> {
-  const deadline = performance.now() + 5000;
-  while (!condition()) {
-    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
-}
 
 function setDeadline(id: string, deadline: number | null): Machine {
   return bench.machines.update(id, { deadline_unix_ms: deadline });

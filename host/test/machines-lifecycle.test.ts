@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { type DriverStep } from "./fakes/fake-driver.ts";
 import { TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
 
 /** What may be asked of a machine, and what may go wrong, in any order and without waiting for each other. */
 const STEPS = [
@@ -35,14 +36,6 @@ async function onFreshHost(act: () => Promise<void>): Promise<void> {
   } finally {
     own.journal.full = false;
     await own.close();
-  }
-}
-
-async function until(condition: () => boolean): Promise<void> {
-  const deadline = performance.now() + 5000;
-  while (!condition()) {
-    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
-    await new Promise((resolve) => setTimeout(resolve, 2));
   }
 }
 

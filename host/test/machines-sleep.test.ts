@@ -6,6 +6,7 @@ import { IMAGE_FILE, type DriverStep } from "./fakes/fake-driver.ts";
 import type { InitBehaviour } from "./fakes/fake-guest.ts";
 import { TEST_SPEC } from "./fakes/journal-entry.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
 
 let bench: MachineBench;
 beforeEach(async () => {
@@ -26,15 +27,6 @@ function memory(id = "one"): string {
 async function create(memory = "", spec: Partial<typeof TEST_SPEC> = {}, id = "one"): Promise<void> {
   await bench.machines.create(id, { ...TEST_SPEC, ...spec });
   bench.driver.machine(bench.machines.reach(id).handle.place.slot).memory = memory;
-}
-
-/** Polls what real timers and file system bring about, for at most five seconds. */
-async function until(condition: () => boolean): Promise<void> {
-  const deadline = performance.now() + 5000;
-  while (!condition()) {
-    if (performance.now() > deadline) throw new Error(`waited too long for ${condition.toString()}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
 }
 
 describe("hibernate and wake", () => {

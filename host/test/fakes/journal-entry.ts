@@ -1,5 +1,9 @@
 import { machineSpecSchema, type ResolvedMachineSpec } from "@torpor/protocol";
 import type { MachineEntry } from "../../src/journal.ts";
+import { processIdentity } from "../../src/process-identity.ts";
+
+/** The one process sure to live: this one. */
+export const OWN_PROCESS = { pid: process.pid, startTime: processIdentity(process.pid)?.startTime ?? 0 };
 
 export const TEST_SPEC: ResolvedMachineSpec = machineSpecSchema.parse({
   generation: 1,
