@@ -1,10 +1,11 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Journal, type MachineEntry } from "@torpor/host";
 import type { HostFinding, Sandbox } from "@torpor/protocol";
 import { eventually } from "./eventually.ts";
 import type { Instance } from "./instance.ts";
+import { runtimeProcesses } from "./sandbox-process.ts";
 
 export interface StormOptions {
   /** Sandboxes made before it begins, in mixed states. */
@@ -134,19 +135,7 @@ async function keepBusy(
 
 /** Kills one of the instance's runtime processes, one that waits in a pool perhaps. @returns its slot */
 function strikeRuntime(instance: Instance, random: () => number): number | undefined {
-  const found: { pid: number; slot: number }[] = [];
-  for (const name of readdirSync("/proc")) {
-    if (!/^\d+$/.test(name)) continue;
-    let command = "";
-    try {
-      command = readFileSync(`/proc/${name}/cmdline`, "utf8");
-    } catch {
-      continue;
-    }
-    if (!command.startsWith("runsc-sandbox") || !command.includes(instance.stateDir)) continue;
-    const slot = /\/machines\/(\d+)\//.exec(command)?.[1];
-    if (slot !== undefined) found.push({ pid: Number(name), slot: Number(slot) });
-  }
+  const found = runtimeProcesses(instance);
   if (found.length === 0) return undefined;
   const { pid, slot } = pick(found, random);
   try {
