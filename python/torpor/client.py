@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import ssl
-from types import TracebackType
-from typing import Dict, Optional, Sequence, Type
+from typing import Dict, Optional, Sequence
 
+from ._closing import Closing
 from ._connection_options import ResolvedConnection, resolve_connection
 from ._transport import Transport
 from .api_keys import ApiKeys
@@ -16,7 +16,7 @@ from .snapshots import Snapshots
 from .templates import Templates
 
 
-class Torpor:
+class Torpor(Closing):
     """One Torpor server. Safe to use from several threads; a forked process gets connections of its own.
 
     Pass it as `client` to `Sandbox.create`, `get`, `list` and `session`, which without it find the server by the
@@ -79,17 +79,6 @@ class Torpor:
     def close(self) -> None:
         """Closes idle connections. It can be used on; then it opens new ones."""
         self._transport.close()
-
-    def __enter__(self) -> "Torpor":
-        return self
-
-    def __exit__(
-        self,
-        exc_type: Optional[Type[BaseException]],
-        exc: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Torpor({self.url!r})"

@@ -12,9 +12,9 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Type, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Union
 
+from ._closing import Closing
 from ._ndjson import read_lines
 from ._request import QueryValue, Request
 from ._retry_delay import retry_delay_seconds
@@ -50,7 +50,7 @@ class SandboxEvent:
     changes: Dict[str, Any]
 
 
-class EventStream:
+class EventStream(Closing):
     """Events in order, none missing and none twice. Iterate it in one thread.
 
     A connection that breaks is opened again where it broke, for up to 5 minutes. `close()`, from any thread, ends the
@@ -96,17 +96,6 @@ class EventStream:
         self._closed.set()
         if self._open is not None:
             self._open.answer.close()
-
-    def __enter__(self) -> "EventStream":
-        return self
-
-    def __exit__(
-        self,
-        exc_type: Optional[Type[BaseException]],
-        exc: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     def _read(self) -> Iterator[SandboxEvent]:
         failures = 0

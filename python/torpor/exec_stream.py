@@ -6,9 +6,9 @@ import base64
 import binascii
 import codecs
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Callable, Dict, Generic, Iterator, Mapping, Optional, Type, Union, cast
+from typing import Any, Callable, Dict, Generic, Iterator, Mapping, Optional, Union, cast
 
+from ._closing import Closing
 from ._error_answers import error_from_fields
 from ._ndjson import read_lines
 from ._transport import OpenAnswer
@@ -48,7 +48,7 @@ class ExecEnded(Generic[Output]):
 ExecEvent = Union[ExecStarted, ExecOutput[Output], ExecEnded[Output]]
 
 
-class ExecStream(Generic[Output]):
+class ExecStream(Closing, Generic[Output]):
     """A running command. Iterate it for the events as they come, or take `result`, or both.
 
     Leaving a `with` block, `close()` and losing the connection kill the command (after `attach` they only let go of
@@ -104,17 +104,6 @@ class ExecStream(Generic[Output]):
     def close(self) -> None:
         """Closes the connection; also from another thread. Idempotent; nothing happens when the command has ended."""
         self._open.answer.close()
-
-    def __enter__(self) -> "ExecStream[Output]":
-        return self
-
-    def __exit__(
-        self,
-        exc_type: Optional[Type[BaseException]],
-        exc: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     def _read_events(self) -> Iterator[ExecEvent[Output]]:
         try:

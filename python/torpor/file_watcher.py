@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Iterator, Optional, Type
+from typing import Iterator, Optional
 
+from ._closing import Closing
 from ._ndjson import read_lines
 from ._transport import OpenAnswer
 from .errors import ConnectionError, TorporError
@@ -22,7 +22,7 @@ class FileChange:
     name: str
 
 
-class FileWatcher:
+class FileWatcher(Closing):
     """The changes below a directory, from the moment it was made by `filesystem.watch`.
 
     Iterate it in one thread; `close()`, from any thread, ends the iteration. It ends by itself only when the sandbox
@@ -42,17 +42,6 @@ class FileWatcher:
         """Stops watching. Idempotent."""
         self._is_closed = True
         self._open.answer.close()
-
-    def __enter__(self) -> "FileWatcher":
-        return self
-
-    def __exit__(
-        self,
-        exc_type: Optional[Type[BaseException]],
-        exc: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     def _read_changes(self) -> Iterator[FileChange]:
         try:
