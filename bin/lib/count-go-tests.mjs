@@ -55,6 +55,8 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   for (const { name, output } of counter.failures) console.log(`--- FAIL: ${name}\n${output}`);
   const { passed, failed, skipped } = counter.counts;
   console.log(`Go: ${passed} passed, ${failed} failed, ${skipped} skipped`);
-  if (process.argv[2] !== undefined) writeFileSync(process.argv[2], `${JSON.stringify(counter.counts)}\n`);
+  const failures = counter.failures.map(({ name, output }) => ({ name, message: output }));
+  if (process.argv[2] !== undefined)
+    writeFileSync(process.argv[2], `${JSON.stringify({ ...counter.counts, failures })}\n`);
   if (failed > 0) process.exitCode = 1;
 }

@@ -168,4 +168,32 @@ describe("the scripts", () => {
     expect(stdout).toContain("--- FAIL: q\nundefined: x");
     expect(stdout).toContain("Go: 1 passed, 2 failed, 1 skipped");
   });
+
+  it("the end of a run adds up its steps and names what failed, a step that counted nothing included", () => {
+    const counts = mkdtempSync(join(tmpdir(), "torpor-counts-"));
+    try {
+      const failures = [{ name: "a.test.ts > breaks", message: `expected 1\n\n  to be 2\nthird\nfourth` }];
+      writeFileSync(
+        join(counts, "unit.json"),
+        JSON.stringify({ passed: 3, failed: 1, skipped: 0, failures }),
+      );
+      writeFileSync(join(counts, "go.json"), JSON.stringify({ passed: 2, failed: 0, skipped: 1 }));
+      const { stdout } = spawnSync(
+        process.execPath,
+        [join(root, "bin", "lib", "sum-test-counts.mjs"), counts, "go", "unit", "system"],
+        { encoding: "utf8" },
+      );
+      expect(stdout.split("\n")).toEqual([
+        "the step 'system' ended without counting its tests: one failure",
+        "failed in unit: a.test.ts > breaks",
+        "    expected 1",
+        "      to be 2",
+        "    third",
+        "5 passed, 2 failed, 1 skipped",
+        "",
+      ]);
+    } finally {
+      rmSync(counts, { recursive: true });
+    }
+  });
 });

@@ -77,7 +77,8 @@ export async function bootstrapRoot(options: BootstrapOptions): Promise<void> {
   const problems = new ProblemLines();
   try {
     await streamLinesContained([], argv, {
-      env: options.env,
+      // mmdebstrap leaves a key ring where temporary files go.
+      env: { ...options.env, TMPDIR: options.workDir },
       timeoutMs: MMDEBSTRAP_TIMEOUT_MS,
       onLine: (line) => {
         progress.line(line);
