@@ -1,4 +1,5 @@
 import { Command, Option } from "commander";
+import { registerAccount } from "./commands/account.ts";
 import { registerCode } from "./commands/code.ts";
 import { registerCompletion } from "./commands/completion.ts";
 import { registerCp } from "./commands/cp.ts";
@@ -45,6 +46,7 @@ const REGISTRATIONS = [
   registerLogs,
   registerEvents,
   registerTemplate,
+  registerAccount,
   registerKey,
   registerCompletion,
   registerVersion,

@@ -57,6 +57,9 @@ export class FakeApi implements AsyncDisposable {
   readonly snapshots = new Map<string, Record<string, unknown>>();
   readonly sandboxes = new Map<string, Record<string, unknown>>();
   next: ScriptedCommand = {};
+  /** Answers to `METHOD /path`, given as they are; what was sent there is kept in `sent`. */
+  readonly scripted = new Map<string, unknown>();
+  readonly sent = new Map<string, unknown>();
   codeLines: object[] = [];
   #server = createServer((request, response) => void this.#answer(request, response));
   #count = 0;
@@ -93,6 +96,11 @@ export class FakeApi implements AsyncDisposable {
       json(status, { error: { code, message, details: {}, request_id: "req-1", retryable: false } });
     if (request.headers.authorization !== "Bearer tp_test")
       return refuse(401, "unauthenticated", "this key is unknown");
+    const route = `${request.method} ${url.pathname}`;
+    if (this.scripted.has(route)) {
+      if (body.length > 0) this.sent.set(route, JSON.parse(body.toString()));
+      return json(request.method === "POST" ? 201 : 200, this.scripted.get(route));
+    }
     if (url.pathname === "/v1/sandboxes" && request.method === "POST")
       return json(201, this.#create(JSON.parse(body.toString())));
     if (url.pathname === "/v1/sandboxes") {

@@ -1,3 +1,4 @@
+export * from "./account.ts";
 export * from "./code.ts";
 export * from "./coded-error.ts";
 export * from "./envd.ts";

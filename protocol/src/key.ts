@@ -1,12 +1,23 @@
 import { z } from "zod";
+import { accountIdSchema } from "./account.ts";
 import { tenantSchema } from "./ids.ts";
 
-export const SCOPES = ["sandbox:read", "sandbox:write", "sandbox:exec", "template:write", "admin"] as const;
+/** `admin` holds all before it, within one account; `operator` holds all there is, and the accounts themselves. */
+export const SCOPES = [
+  "sandbox:read",
+  "sandbox:write",
+  "sandbox:exec",
+  "template:write",
+  "admin",
+  "operator",
+] as const;
 export type Scope = (typeof SCOPES)[number];
 
 /** Body of `POST /v1/keys`. */
 export const createKeySchema = z.strictObject({
   name: z.string().min(1).max(128),
+  /** Default: the account of the key that asks. Another is for the operator to name. */
+  account: accountIdSchema.optional(),
   /** Binds the key to one tenant: it sees and makes only that tenant's. */
   tenant: tenantSchema.optional(),
   scopes: z.array(z.enum(SCOPES)).min(1).default(["sandbox:read", "sandbox:write", "sandbox:exec"]),
@@ -20,6 +31,7 @@ export const keySchema = z.object({
   name: z.string(),
   /** First characters of the key, enough to recognise it. */
   prefix: z.string(),
+  account: z.string(),
   tenant: z.string().nullable(),
   scopes: z.array(z.enum(SCOPES)),
   created_at: z.string(),

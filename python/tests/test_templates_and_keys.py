@@ -68,6 +68,28 @@ class TemplatesAndKeys(unittest.TestCase):
             with self.assertRaises(expected):
                 self.client.templates.build("base")
 
+    def test_accounts_are_made_shown_listed_and_limited(self) -> None:
+        wire = {
+            "id": "acme",
+            "created_at": "2026-11-29T16:00:00Z",
+            "limits": {"max_lifetime_seconds": 60},
+            "usage": {"sandboxes": 3, "sandboxes_awake": 1},
+        }
+        self.server.on_json("POST", "/v1/accounts", 201, wire).on_json(
+            "PATCH", "/v1/accounts/acme", 200, wire
+        ).on_json("GET", "/v1/accounts", 200, {"items": [wire], "next_cursor": None}).on_json(
+            "GET", "/v1/account", 200, wire
+        ).on_json("GET", "/v1/accounts/acme", 200, wire)
+        made = self.client.accounts.create("acme", limits={"max_lifetime_seconds": 60})
+        self.assertEqual((made.id, made.limits["max_lifetime_seconds"], made.usage["sandboxes"]), ("acme", 60, 3))
+        self.assertEqual(self.client.accounts.set_limits("acme", max_lifetime_seconds=None), made)
+        self.assertEqual(
+            json.loads(self.server.calls_to("PATCH", "/accounts/acme")[-1]["body"]),
+            {"limits": {"max_lifetime_seconds": None}},
+        )
+        self.assertEqual(list(self.client.accounts.list()), [made])
+        self.assertEqual([self.client.accounts.own(), self.client.accounts.get("acme")], [made, made])
+
     def test_a_key_is_shown_once_and_never_by_repr(self) -> None:
         wire = {
             "id": "key_1",

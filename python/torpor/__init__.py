@@ -9,6 +9,7 @@
 from ._request import UNSET, Unset
 from ._upload_body import UploadContent
 from ._version import VERSION as __version__
+from .accounts import Account, Accounts
 from .api_keys import ApiKey, ApiKeys
 from .background_command import BackgroundCommand
 from .client import Torpor
@@ -49,6 +50,8 @@ from .state_inventory import Forecast, Lifecycle, StateInventory, Survival
 from .templates import BuildProgress, Template, TemplateBuild, Templates
 
 __all__ = [
+    "Account",
+    "Accounts",
     "ApiKey",
     "ApiKeys",
     "Attestation",

@@ -21,9 +21,10 @@ class ApiKey:
     name: str
     #: First characters of the key.
     prefix: str
+    account: str
     #: The only tenant it may act for; None for all.
     tenant: Optional[str]
-    #: Of `sandbox:read`, `sandbox:write`, `sandbox:exec`, `template:write`, `admin`.
+    #: Of `sandbox:read`, `sandbox:write`, `sandbox:exec`, `template:write`, `admin`, `operator`.
     scopes: List[str]
     created_at: datetime
     expires_at: Optional[datetime]
@@ -48,16 +49,22 @@ class ApiKeys:
         self,
         name: str,
         *,
+        account: Optional[str] = None,
         tenant: Optional[str] = None,
         scopes: Optional[Sequence[str]] = None,
         expires_in_seconds: Optional[int] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
     ) -> ApiKey:
-        """Makes a key; its `key` is shown this once. `scopes`: default read, write and exec of sandboxes."""
+        """Makes a key; its `key` is shown this once.
+
+        `scopes`: default read, write and exec of sandboxes. `account`: default that of the key that asks; another needs
+        a key with the scope `operator`.
+        """
         body = json_fields(
             {
                 "name": name,
+                "account": account,
                 "tenant": tenant,
                 "scopes": None if scopes is None else list(scopes),
                 "expires_in_seconds": expires_in_seconds,
@@ -87,6 +94,7 @@ def _api_key(wire: Mapping[str, Any]) -> ApiKey:
         id=wire["id"],
         name=wire.get("name", ""),
         prefix=wire.get("prefix", ""),
+        account=wire.get("account", ""),
         tenant=wire.get("tenant"),
         scopes=list(wire.get("scopes", [])),
         created_at=required_time(wire.get("created_at")),

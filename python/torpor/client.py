@@ -9,6 +9,7 @@ from typing import Dict, Optional, Sequence
 from ._closing import Closing
 from ._connection_options import ResolvedConnection, resolve_connection
 from ._transport import Transport
+from .accounts import Accounts
 from .api_keys import ApiKeys
 from .events import EventStream
 from .errors import ConfigurationError
@@ -53,6 +54,7 @@ class Torpor(Closing):
         self.templates = Templates(self._transport)
         self.snapshots = Snapshots(self._transport)
         self.keys = ApiKeys(self._transport)
+        self.accounts = Accounts(self._transport)
 
     @property
     def url(self) -> str:

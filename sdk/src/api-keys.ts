@@ -13,6 +13,7 @@ export interface ApiKey {
   name: string;
   /** First characters of the key. */
   prefix: string;
+  account: string;
   /** The only tenant it may act for; null for all. */
   tenant: string | null;
   scopes: KeyScope[];
@@ -24,6 +25,8 @@ export interface ApiKey {
 
 export interface ApiKeyCreateOptions extends KeyedCallOptions {
   name: string;
+  /** Default: that of the key that asks. Another needs a key with the scope `operator`. */
+  account?: string | undefined;
   tenant?: string | undefined;
   /** Default: read, write and exec of sandboxes. */
   scopes?: readonly KeyScope[] | undefined;
@@ -85,6 +88,7 @@ function apiKeyFromWire(wire: KeyWire): ApiKey {
     id: wire.id,
     name: wire.name,
     prefix: wire.prefix,
+    account: wire.account,
     tenant: wire.tenant,
     scopes: wire.scopes,
     createdAt: new Date(wire.created_at),

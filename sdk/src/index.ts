@@ -1,3 +1,10 @@
+export type {
+  Account,
+  AccountCreateOptions,
+  AccountLimits,
+  AccountListOptions,
+  Accounts,
+} from "./accounts.ts";
 export type { ApiKey, ApiKeyCreateOptions, ApiKeys } from "./api-keys.ts";
 export type { BackgroundCommand } from "./background-command.ts";
 export type { CallOptions, KeyedCallOptions } from "./call-options.ts";

@@ -1,3 +1,4 @@
+import { Accounts } from "./accounts.ts";
 import { ApiKeys } from "./api-keys.ts";
 import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
 import { type AccountEventOptions, EventStream } from "./event-stream.ts";
@@ -15,6 +16,7 @@ export class Torpor {
   readonly snapshots: Snapshots;
   readonly templates: Templates;
   readonly keys: ApiKeys;
+  readonly accounts: Accounts;
   readonly #transport: Transport;
 
   /** @throws ConfigurationError when the URL or the key cannot be used; a missing key only at the first request */
@@ -26,6 +28,7 @@ export class Torpor {
     this.snapshots = new Snapshots(transport);
     this.templates = new Templates(transport);
     this.keys = new ApiKeys(transport);
+    this.accounts = new Accounts(transport);
   }
 
   /** What happens to all sandboxes the key may see, from now on. Wakes nothing and counts as no activity. */

@@ -181,12 +181,26 @@ export interface TemplateWire {
   golden: string[];
 }
 
-export type KeyScope = "sandbox:read" | "sandbox:write" | "sandbox:exec" | "template:write" | "admin";
+export type KeyScope =
+  | "sandbox:read"
+  | "sandbox:write"
+  | "sandbox:exec"
+  | "template:write"
+  | "admin"
+  | "operator";
+
+export interface AccountWire {
+  id: string;
+  created_at: string;
+  limits: { max_lifetime_seconds: number | null };
+  usage: { sandboxes: number; sandboxes_awake: number };
+}
 
 export interface KeyWire {
   id: string;
   name: string;
   prefix: string;
+  account: string;
   tenant: string | null;
   scopes: KeyScope[];
   created_at: string;

@@ -78,6 +78,7 @@ it("makes, lists and revokes keys", async () => {
     id: "k1",
     name: "ci",
     prefix: "tp_abcd",
+    account: "default",
     tenant: "acme",
     scopes: ["sandbox:read"],
     created_at: "2026-11-29T16:00:00Z",
@@ -108,4 +109,47 @@ it("makes, lists and revokes keys", async () => {
     expect.objectContaining({ id: "k1", createdAt: new Date("2026-11-29T16:00:00Z") }),
   ]);
   expect([await keys.revoke("k1"), await keys.revoke("k2")]).toEqual([true, false]);
+});
+
+it("makes, shows, lists and limits accounts, and makes keys in them", async () => {
+  const wire = {
+    id: "acme",
+    created_at: "2026-11-29T16:00:00Z",
+    limits: { max_lifetime_seconds: 60 },
+    usage: { sandboxes: 3, sandboxes_awake: 1 },
+  };
+  await using server = await FakeServer.start();
+  const bodies: unknown[] = [];
+  server
+    .on("POST", "/v1/accounts", async (call) => {
+      bodies.push(await call.json());
+      sendJson(call.response, 201, wire);
+    })
+    .on("PATCH", "/v1/accounts/acme", async (call) => {
+      bodies.push(await call.json());
+      sendJson(call.response, 200, wire);
+    })
+    .on("GET", "/v1/account", ({ response }) => sendJson(response, 200, wire))
+    .on("GET", "/v1/accounts/acme", ({ response }) => sendJson(response, 200, wire))
+    .on("GET", "/v1/accounts", ({ response }) =>
+      sendJson(response, 200, { items: [wire], next_cursor: null }),
+    );
+  const { accounts } = server.client();
+  const made = await accounts.create({ id: "acme", limits: { maxLifetimeSeconds: 60 } });
+  expect(made).toEqual({
+    id: "acme",
+    createdAt: new Date("2026-11-29T16:00:00Z"),
+    limits: { maxLifetimeSeconds: 60 },
+    usage: { sandboxes: 3, sandboxesAwake: 1 },
+  });
+  expect(await accounts.setLimits("acme", { maxLifetimeSeconds: null })).toEqual(made);
+  expect(bodies).toEqual([
+    { id: "acme", limits: { max_lifetime_seconds: 60 } },
+    { limits: { max_lifetime_seconds: null } },
+  ]);
+  expect([await accounts.own(), await accounts.get("acme"), ...(await accounts.list().toArray())]).toEqual([
+    made,
+    made,
+    made,
+  ]);
 });

@@ -38,6 +38,8 @@ export const shapesAgree: [
   Same<sdk.FileChange["type"], protocol.FileChange["type"]>,
   Same<wire.TemplateWire, protocol.Template>,
   Same<wire.KeyWire, protocol.ApiKey>,
+  Same<wire.AccountWire, protocol.Account>,
+  Same<SnakeCase<keyof sdk.AccountLimits>, keyof protocol.AccountLimits>,
   Same<wire.KeyScope, protocol.Scope>,
   Same<sdk.ExecOutcome, protocol.ExecOutcome>,
   Same<SentNames<sdk.SandboxCreateOptions, CallNames>, CreateNames>,
@@ -52,6 +54,8 @@ export const shapesAgree: [
   Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
   Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
 ] = [
+  true,
+  true,
   true,
   true,
   true,

@@ -21,6 +21,7 @@ import { HostWatch } from "./sandbox/host-watch.ts";
 import { Sandboxes } from "./sandbox/sandboxes.ts";
 import { Sessions } from "./sandbox/sessions.ts";
 import { Snapshots } from "./snapshot/snapshots.ts";
+import { AccountStore } from "./store/account-store.ts";
 import { AuditStore } from "./store/audit-store.ts";
 import { EventStore } from "./store/event-store.ts";
 import { IdempotencyStore } from "./store/idempotency-store.ts";
@@ -42,7 +43,7 @@ export interface StartServerOptions {
   listen?: { host: string; port: number };
   log: Log;
   clock?: Clock;
-  /** The absolute end of every sandbox made from now on, seconds from its create. Default none. */
+  /** The absolute end of every sandbox made from now on, seconds from its create, whatever its account allows. Default none. */
   maxLifetimeSeconds?: number | undefined;
   webhooks?: {
     /** Addresses and ranges that webhooks may name though they are not public. */
@@ -81,6 +82,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const eventStore = new EventStore(database, clock, () => eventFeed.wake());
   if (database.kind === "postgres") eventFeed.watchShared(eventStore);
   const sandboxStore = new SandboxStore(database, eventStore);
+  const accountStore = new AccountStore(database);
   const keyStore = new KeyStore(database);
   const idempotencyStore = new IdempotencyStore(database);
   const snapshotStore = new SnapshotStore(database);
@@ -90,6 +92,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const { maxLifetimeSeconds } = options;
   const sandboxes = new Sandboxes({
     store: sandboxStore,
+    accountStore,
     snapshotStore,
     placement,
     clock,
@@ -131,6 +134,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     sandboxStore,
     eventStore,
     eventFeed,
+    accountStore,
     keyStore,
     webhookStore,
     targetGuard,

@@ -11,8 +11,9 @@ import {
   SANDBOX_STATES,
   type SandboxState,
 } from "@torpor/protocol";
-import { HostScope, TenantScope } from "../src/auth/tenant-scope.ts";
+import { HostScope, OperatorScope, TenantScope } from "../src/auth/tenant-scope.ts";
 import { hashApiKey, newApiKey } from "../src/auth/authenticator.ts";
+import { AccountStore } from "../src/store/account-store.ts";
 import { IdempotencyStore, idempotencySlot } from "../src/store/idempotency-store.ts";
 import { KeyStore } from "../src/store/key-store.ts";
 import { type Database, openDatabase } from "../src/store/open-database.ts";
@@ -33,6 +34,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
   let snapshots: SnapshotStore;
   let sessions: SessionStore;
   let keys: KeyStore;
+  let accounts: AccountStore;
   let idempotency: IdempotencyStore;
 
   beforeAll(async () => {
@@ -51,6 +53,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     snapshots = new SnapshotStore(database);
     sessions = new SessionStore(database);
     keys = new KeyStore(database);
+    accounts = new AccountStore(database);
     idempotency = new IdempotencyStore(database);
   }, 60_000);
   afterAll(async () => {
@@ -357,6 +360,29 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     expect(
       (await sandboxes.countByState()).find(({ state }) => state === "destroyed")?.count,
     ).toBeGreaterThan(0);
+  });
+
+  test("makes an account once, changes its limits one by one, and counts what it has", async () => {
+    const operator = OperatorScope.fromVerifiedKey("k");
+    const id = account();
+    const made = await Promise.all(
+      Array.from({ length: 5 }, () => accounts.insert(operator, id, { max_lifetime_seconds: 9 }, 7)),
+    );
+    expect(made.filter((one) => one !== undefined)).toEqual([
+      { id, limits: { max_lifetime_seconds: 9 }, createdAt: 7 },
+    ]);
+    expect(await accounts.own(scopeOf(id))).toEqual(await accounts.find(operator, id));
+    expect(await accounts.find(operator, account())).toBeUndefined();
+    await expect(accounts.own(scopeOf(account()))).rejects.toThrow("no row");
+    expect(await accounts.setLimits(operator, account(), {})).toBeUndefined();
+    expect(await accounts.setLimits(operator, id, {})).toMatchObject({ limits: { max_lifetime_seconds: 9 } });
+    const changed = await accounts.setLimits(operator, id, { max_lifetime_seconds: null });
+    if (changed === undefined) throw new Error("it was there");
+    expect(changed.limits).toEqual({ max_lifetime_seconds: null });
+    for (const state of ["running", "destroying"] as const)
+      await sandboxes.advance(await sandboxes.insert(scopeOf(id), blank()), state, {});
+    const usage = await accounts.usageOf([changed]);
+    expect(usage.get(id)).toEqual({ sandboxes: 2, sandboxes_awake: 1 });
   });
 
   test("finds keys by hash alone, revokes once and within the scope", async () => {

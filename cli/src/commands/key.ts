@@ -19,6 +19,7 @@ export function registerKey(program: Command, context: CliContext): void {
     .summary("make a key")
     .description("Makes a key and prints it: the only time it is shown.")
     .argument("<name>", "a name for people, such as who or what uses it")
+    .option("--account <account>", "make it in this account (operator only; default: your own)")
     .option("--tenant <tenant>", "bind the key to one tenant")
     .option(
       "--scope <scope>",
@@ -29,12 +30,13 @@ export function registerKey(program: Command, context: CliContext): void {
     .action(
       async (
         name: string,
-        flags: { tenant?: string; scope?: Scope[]; expiresIn?: number },
+        flags: { account?: string; tenant?: string; scope?: Scope[]; expiresIn?: number },
         command: Command,
       ) => {
         const invocation = invocationOf(context, command);
         const made = await clientFor(invocation).keys.create({
           name,
+          account: flags.account,
           tenant: flags.tenant,
           scopes: flags.scope,
           expiresInSeconds: flags.expiresIn,

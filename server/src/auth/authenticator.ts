@@ -3,12 +3,14 @@ import type { IncomingHttpHeaders } from "node:http";
 import type { Clock, Log } from "@torpor/base";
 import { CodedError, type Scope } from "@torpor/protocol";
 import type { KeyRecord, KeyStore } from "../store/key-store.ts";
-import { TenantScope } from "./tenant-scope.ts";
+import { OperatorScope, TenantScope } from "./tenant-scope.ts";
 
 /** Who asks, proven. */
 export interface Caller {
   readonly key: KeyRecord;
   readonly scope: TenantScope;
+  /** Given when its key has the scope `operator`. */
+  readonly operator: OperatorScope | undefined;
 }
 
 /** `tp_` and 40 characters of 62: 238 bits. */
@@ -86,7 +88,7 @@ export class Authenticator {
         `the API key ${key.prefix}… (${key.name}) expired at ${new Date(key.expiresAt).toISOString()}; create a new one`,
       );
     }
-    if (!key.scopes.includes(needed) && !key.scopes.includes("admin")) {
+    if (!allows(key.scopes, needed)) {
       throw new CodedError(
         "permission_denied",
         `the API key ${key.prefix}… (${key.name}) lacks the scope ${needed}; it has ${key.scopes.join(", ")}`,
@@ -97,6 +99,7 @@ export class Authenticator {
     return {
       key,
       scope: TenantScope.fromVerifiedKey({ keyId: key.id, account: key.account, tenant: key.tenant }),
+      operator: allows(key.scopes, "operator") ? OperatorScope.fromVerifiedKey(key.id) : undefined,
     };
   }
 
@@ -109,6 +112,14 @@ export class Authenticator {
       .markUsed(key, now)
       .catch((error: unknown) => this.#log.warn({ op: "key.used", outcome: "not recorded", err: error }));
   }
+}
+
+function allows(scopes: readonly Scope[], needed: Scope): boolean {
+  return (
+    scopes.includes(needed) ||
+    scopes.includes("operator") ||
+    (needed !== "operator" && scopes.includes("admin"))
+  );
 }
 
 function presentedKey(headers: IncomingHttpHeaders): string {

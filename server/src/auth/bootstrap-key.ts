@@ -11,16 +11,17 @@ import {
 } from "node:fs";
 import { dirname } from "node:path";
 import type { Clock } from "@torpor/base";
-import { randomText } from "@torpor/protocol";
+import { randomText, type Scope } from "@torpor/protocol";
 import type { Owner } from "../config.ts";
 import type { KeyStore } from "../store/key-store.ts";
 import { apiKeyPrefix, hashApiKey, isApiKey, newApiKey } from "./authenticator.ts";
 
-/** The one account there is until there are several. Also the tenant of what names none. */
+/** The account of whoever runs the server, and the only one until they make others. Also the tenant of what names none. */
 const DEFAULT_ACCOUNT = "default";
+const SCOPES: readonly Scope[] = ["admin", "operator"];
 
 /**
- * Makes sure that the key in `file` is an admin key of this store: written on the first start, found on later ones.
+ * Makes sure that the key in `file` is the operator's key of this store: written on the first start, found on later ones.
  * The file comes first, so that a crash in between leaves a key that the next start takes in, never one nobody has.
  *
  * @returns whether a new key was made. @throws Error when the file cannot be written or holds something else.
@@ -34,7 +35,13 @@ export async function bootstrapKey(
   const existing = readKey(file);
   const key = existing ?? newApiKey();
   if (existing === undefined) writeKey(file, key, owner);
-  if ((await keys.findByHash(hashApiKey(key))) !== undefined) return false;
+  const known = await keys.findByHash(hashApiKey(key));
+  if (known !== undefined) {
+    // Made before there were accounts to operate. Only whoever runs the server can write the file.
+    const isWhole = known.account === DEFAULT_ACCOUNT && known.tenant === null;
+    if (isWhole && !known.scopes.includes("operator")) await keys.grant(known, SCOPES);
+    return false;
+  }
   await keys.insert({
     id: `key_${randomText(20)}`,
     account: DEFAULT_ACCOUNT,
@@ -42,7 +49,7 @@ export async function bootstrapKey(
     prefix: apiKeyPrefix(key),
     hash: hashApiKey(key),
     tenant: null,
-    scopes: ["admin"],
+    scopes: SCOPES,
     createdAt: clock.now(),
     expiresAt: null,
   });

@@ -32,6 +32,24 @@ export class TenantScope {
   }
 }
 
+/** Proof that the caller runs this server: its key may make accounts, and see and limit those of others. */
+export class OperatorScope {
+  readonly #keyId: string;
+
+  private constructor(keyId: string) {
+    this.#keyId = keyId;
+  }
+
+  /** For authentication alone: `keyId` is a live key's that has the scope `operator`. */
+  static fromVerifiedKey(keyId: string): OperatorScope {
+    return new OperatorScope(keyId);
+  }
+
+  get keyId(): string {
+    return this.#keyId;
+  }
+}
+
 /** The bounds of what a host may report on: the sandboxes placed on it and no others. */
 export class HostScope {
   readonly #hostId: string;

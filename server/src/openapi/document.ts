@@ -55,6 +55,7 @@ const TAGS = [
   { name: "code", description: "Notebook kernels." },
   { name: "files", description: "Files and folders inside a sandbox." },
   { name: "templates", description: "What sandboxes are made from." },
+  { name: "accounts", description: "Who has API keys, and what each may have at most." },
   { name: "keys", description: "API keys." },
   { name: "operation", description: "Health and figures." },
 ];

@@ -1,4 +1,5 @@
 import {
+  accountSchema,
   attestationSchema,
   execResultSchema,
   fileEntrySchema,
@@ -22,6 +23,7 @@ export const NAMED_SCHEMAS: Readonly<Record<string, z.ZodType>> = {
   Process: processSchema,
   FileEntry: fileEntrySchema,
   Template: templateSchema,
+  Account: accountSchema,
   ApiKey: keySchema,
   Error: errorSchema,
 };

@@ -1,3 +1,4 @@
+import { addAccountRoutes } from "./account-routes.ts";
 import { addArchiveRoutes } from "./archive-routes.ts";
 import { addCodeRoutes } from "./code-routes.ts";
 import { addEventRoutes } from "./event-routes.ts";
@@ -35,6 +36,7 @@ export function addRoutes(deps: RouteDeps): void {
   addFileTreeRoutes(deps);
   addArchiveRoutes(deps);
   addTemplateRoutes(deps);
+  addAccountRoutes(deps);
   addKeyRoutes(deps);
   addOperationRoutes(deps);
   addReferenceRoutes(deps);

@@ -1,9 +1,11 @@
 import { CodedError, createKeySchema, keySchema, randomText } from "@torpor/protocol";
 import { z } from "zod";
 import { apiKeyPrefix, hashApiKey, newApiKey } from "../auth/authenticator.ts";
+import { refused } from "../sandbox/create-plan.ts";
 import { toApiKey } from "../store/key-store.ts";
 import type { Call } from "../http/api.ts";
 import { onceShown } from "./once-shown.ts";
+import { accountNotFound } from "./account-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 /** Make, list and revoke API keys. A key bound to a tenant manages that tenant's keys alone. */
@@ -16,7 +18,7 @@ export function addKeyRoutes(deps: RouteDeps): void {
       tag: "keys",
       summary: "Make an API key",
       description:
-        "The answer shows the key, this once. A repeat with the same Idempotency-Key is refused instead of answered: the key itself is kept nowhere.",
+        "The answer shows the key, this once. Only a key with the scope `operator` makes keys of other accounts (`account`) and hands on `operator`, which no key of another account or of one tenant can have. A repeat with the same Idempotency-Key is refused instead of answered: the key itself is kept nowhere.",
       scope: "admin",
       body: createKeySchema,
       answers: {
@@ -81,11 +83,12 @@ async function makeKey(
       `this API key is bound to tenant ${own}, so it cannot make a key for tenant ${tenant}`,
     );
   }
+  const account = await accountFor(deps, call);
   const key = newApiKey();
   const now = deps.clock.now();
   const record = await deps.keyStore.insert({
     id: `key_${randomText(20)}`,
-    account: call.caller.scope.account,
+    account,
     name,
     prefix: apiKeyPrefix(key),
     hash: hashApiKey(key),
@@ -95,4 +98,31 @@ async function makeKey(
     expiresAt: seconds === undefined ? null : now + seconds * 1_000,
   });
   return { ...toApiKey(record), key };
+}
+
+/** The account a new key is made in. @throws CodedError permission_denied, not_found */
+async function accountFor(
+  { accountStore }: RouteDeps,
+  { body, caller }: Call<unknown, z.output<typeof createKeySchema>>,
+): Promise<string> {
+  const { operator, scope } = caller;
+  const account = body.account ?? scope.account;
+  const isOther = account !== scope.account;
+  if (isOther && operator === undefined)
+    throw new CodedError(
+      "permission_denied",
+      `this API key is of account ${scope.account}, so it cannot make a key of account ${account}; leave the account out, or use a key with the scope operator`,
+    );
+  if (body.scopes.includes("operator")) {
+    if (operator === undefined)
+      throw new CodedError(
+        "permission_denied",
+        "only a key with the scope operator can hand that scope on; use one, or make the key without it",
+      );
+    if (isOther || body.tenant !== undefined)
+      throw refused("scopes", "hold operator, which a key of another account or of one tenant cannot have");
+  }
+  if (isOther && operator !== undefined && (await accountStore.find(operator, account)) === undefined)
+    throw accountNotFound(account);
+  return account;
 }

@@ -7,6 +7,7 @@ import type { Idempotency } from "../http/idempotency.ts";
 import type { Metrics } from "../http/metrics.ts";
 import type { ActivityLog } from "../sandbox/activity-log.ts";
 import type { Sandboxes } from "../sandbox/sandboxes.ts";
+import type { AccountStore } from "../store/account-store.ts";
 import type { KeyStore } from "../store/key-store.ts";
 import type { Sessions } from "../sandbox/sessions.ts";
 import type { Snapshots } from "../snapshot/snapshots.ts";
@@ -28,6 +29,7 @@ export interface RouteDeps {
   eventStore: EventStore;
   eventFeed: EventFeed;
   auditStore: AuditStore;
+  accountStore: AccountStore;
   keyStore: KeyStore;
   webhookStore: WebhookStore;
   targetGuard: TargetGuard;

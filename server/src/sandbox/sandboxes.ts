@@ -12,6 +12,7 @@ import {
 } from "@torpor/protocol";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { PlacedHost, Placement } from "../host/placement.ts";
+import type { AccountStore } from "../store/account-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 import type { SnapshotStore } from "../store/snapshot-store.ts";
@@ -21,11 +22,12 @@ import { sandboxEnded, sandboxNotFound } from "./sandbox-errors.ts";
 
 export interface SandboxesOptions {
   store: SandboxStore;
+  accountStore: AccountStore;
   snapshotStore: SnapshotStore;
   placement: Placement;
   clock: Clock;
   log: Log;
-  /** The absolute end of every sandbox made from now on, seconds from its create; undefined for none. */
+  /** The absolute end of every sandbox made from now on, seconds from its create, whatever its account allows; undefined for none. */
   maxLifetimeSeconds?: number | undefined;
 }
 
@@ -44,6 +46,7 @@ export interface CreateOptions {
  */
 export class Sandboxes {
   readonly #store: SandboxStore;
+  readonly #accounts: AccountStore;
   readonly #snapshots: SnapshotStore;
   readonly #follower: MachineFollower;
   readonly #placement: Placement;
@@ -56,6 +59,7 @@ export class Sandboxes {
 
   constructor(options: SandboxesOptions) {
     this.#store = options.store;
+    this.#accounts = options.accountStore;
     this.#snapshots = options.snapshotStore;
     this.#follower = new MachineFollower({
       store: options.store,
@@ -80,13 +84,23 @@ export class Sandboxes {
    */
   async plan(scope: TenantScope, request: CreateSandboxRequest): Promise<CreatePlan> {
     const { from_snapshot: id, ttl_seconds: ttlSeconds } = request;
-    const most = this.#maxLifetimeSeconds;
-    if (most !== undefined && typeof ttlSeconds === "number" && ttlSeconds > most)
-      throw refused("ttl_seconds", `is ${ttlSeconds}, but no sandbox here lives for more than ${most} s`);
+    const most = await this.#longestLifeSeconds(scope);
+    if (most !== null && typeof ttlSeconds === "number" && ttlSeconds > most)
+      throw refused(
+        "ttl_seconds",
+        `is ${ttlSeconds}, but no sandbox of account ${scope.account} lives for more than ${most} s; ask for no more than that`,
+      );
     if (id === undefined) return createPlan(scope, request, null);
     const snapshot = await this.#snapshots.find(scope, id, this.#clock.now());
     if (snapshot === undefined) throw snapshotNotFound(id);
     return createPlan(scope, request, snapshot);
+  }
+
+  /** The shorter of what the server and what the account allows, seconds; null for no end. */
+  async #longestLifeSeconds(scope: TenantScope): Promise<number | null> {
+    const { limits } = await this.#accounts.own(scope);
+    const all = [this.#maxLifetimeSeconds, limits.max_lifetime_seconds].filter((one) => one != null);
+    return all.length === 0 ? null : Math.min(...all);
   }
 
   /** Makes a sandbox and resolves when it is usable. @throws CodedError what the host refused, after undoing it. */
@@ -95,20 +109,20 @@ export class Sandboxes {
       plan.fromSnapshot === null
         ? await this.#placement.choose({ cpu: plan.cpu, memoryMb: plan.memoryMb, diskMb: plan.diskMb })
         : await this.#placement.of(plan.fromSnapshot.host);
+    const most = await this.#longestLifeSeconds(scope);
     const id = options.id ?? newSandboxId();
     this.#creating.add(id);
     try {
       const createdAt = this.#clock.now();
       const { ttlSeconds: planned, env: _env, fromSnapshot: _fromSnapshot, ...columns } = plan;
-      const most = this.#maxLifetimeSeconds;
-      const ttlSeconds = planned === null || most === undefined ? planned : Math.min(planned, most);
+      const ttlSeconds = planned === null || most === null ? planned : Math.min(planned, most);
       const record = await this.#store.insert(scope, {
         ...columns,
         id,
         host: host.hostId,
         createdAt,
         expiresAt: ttlSeconds === null ? null : Math.round(createdAt + ttlSeconds * 1_000),
-        maxLifetimeAt: most === undefined ? null : createdAt + most * 1_000,
+        maxLifetimeAt: most === null ? null : createdAt + most * 1_000,
       });
       return await this.#make(record, host, plan, options.isAbandoned);
     } finally {

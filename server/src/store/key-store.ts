@@ -55,6 +55,7 @@ export function toApiKey(record: KeyRecord): ApiKey {
     id: record.id,
     name: record.name,
     prefix: record.prefix,
+    account: record.account,
     tenant: record.tenant,
     scopes: [...record.scopes],
     created_at: new Date(record.createdAt).toISOString(),
@@ -122,6 +123,15 @@ export class KeyStore {
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     const row = await query.executeTakeFirst();
     return row === undefined ? undefined : toKeyRecord(row);
+  }
+
+  /** Gives a key more than it had, for the first key of a server alone. */
+  async grant(key: KeyRecord, scopes: readonly Scope[]): Promise<void> {
+    await this.#db
+      .updateTable("api_keys")
+      .set({ scopes: JSON.stringify([...new Set([...key.scopes, ...scopes])]) })
+      .where("id", "=", key.id)
+      .execute();
   }
 
   async markUsed(key: KeyRecord, usedAt: number): Promise<void> {

@@ -219,6 +219,25 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
           .execute();
       },
     },
+    "0004_accounts": {
+      async up(db: Kysely<unknown>): Promise<void> {
+        const json = sql.raw<string>(types.json);
+        const time = sql.raw<number>(types.time);
+        await db.schema
+          .createTable("accounts")
+          .addColumn("id", "text", (column) => column.primaryKey())
+          .addColumn("created_at", time, (column) => column.notNull())
+          .addColumn("limits", json, (column) => column.notNull())
+          .execute();
+        // Those that were there before there was a table of them.
+        await sql`insert into accounts (id, created_at, limits)
+          select account, min(created_at), '{}' from
+            (select account, created_at from api_keys union all select account, created_at from sandboxes) as known
+          group by account`.execute(db);
+        await sql`insert into accounts (id, created_at, limits) values ('default', ${Date.now()}, '{}')
+          on conflict (id) do nothing`.execute(db);
+      },
+    },
   };
 }
 

@@ -56,6 +56,13 @@ export interface KeyTable {
   revoked_at: number | null;
 }
 
+export interface AccountTable {
+  id: string;
+  created_at: number;
+  /** As the API has them, without those that are not set. */
+  limits: JsonColumn;
+}
+
 export interface IdempotencyTable {
   account: string;
   /** Tenant of the API key, or empty for a key that is bound to none. */
@@ -168,5 +175,6 @@ export interface Tables {
   audit: AuditTable;
   sandboxes: SandboxTable;
   api_keys: KeyTable;
+  accounts: AccountTable;
   idempotency: IdempotencyTable;
 }

@@ -1,0 +1,48 @@
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { capturedCli } from "./captured-cli.ts";
+import { FakeApi } from "./fake-api.ts";
+
+let api: FakeApi;
+beforeEach(async () => {
+  api = await FakeApi.start();
+});
+afterEach(async () => {
+  await api[Symbol.asyncDispose]();
+});
+
+const cli = (...args: string[]) => capturedCli(args, api.env);
+const acme = {
+  id: "acme",
+  created_at: "2026-11-29T16:00:00.000Z",
+  limits: { max_lifetime_seconds: 3_600 },
+  usage: { sandboxes: 7, sandboxes_awake: 2 },
+};
+
+it("account create and set-limits send the limits that are named and no others", async () => {
+  api.scripted.set("POST /v1/accounts", acme).set("PATCH /v1/accounts/acme", acme);
+  expect((await cli("account", "create", "acme", "--max-lifetime", "3600")).stdout).toBe("acme\n");
+  expect(api.sent.get("POST /v1/accounts")).toEqual({
+    id: "acme",
+    limits: { max_lifetime_seconds: 3_600 },
+  });
+  await cli("account", "create", "acme");
+  expect(api.sent.get("POST /v1/accounts")).toEqual({ id: "acme", limits: {} });
+  expect((await cli("account", "set-limits", "acme", "--max-lifetime", "none")).exitCode).toBe(0);
+  expect(api.sent.get("PATCH /v1/accounts/acme")).toEqual({ limits: { max_lifetime_seconds: null } });
+  expect(await cli("account", "set-limits", "acme")).toMatchObject({ exitCode: 2 });
+  expect(await cli("account", "set-limits", "acme", "--max-lifetime", "soon")).toMatchObject({ exitCode: 2 });
+});
+
+it("account show tells limits and what there is, of one's own when none is named", async () => {
+  api.scripted.set("GET /v1/account", acme).set("GET /v1/accounts/acme", acme);
+  const own = await cli("account", "show");
+  expect(own.stdout).toMatch(/sandboxes +7\b[\s\S]*awake +2\b[\s\S]*lifetime[^\n]* 3600\b/);
+  expect((await cli("account", "show", "acme")).stdout).toBe(own.stdout);
+  expect(JSON.parse((await cli("account", "show", "--json")).stdout)).toEqual(acme);
+  expect((await cli("account", "show", "other")).exitCode).toBe(1);
+});
+
+it("account ls lists them all", async () => {
+  api.scripted.set("GET /v1/accounts", { items: [acme], next_cursor: null });
+  expect((await cli("account", "ls")).stdout).toMatch(/^ID[\s\S]*\nacme +7 +2 +3600 /);
+});

@@ -1,0 +1,170 @@
+import {
+  type Account,
+  accountSchema,
+  CodedError,
+  createAccountSchema,
+  LIMITS,
+  updateAccountSchema,
+} from "@torpor/protocol";
+import { z } from "zod";
+import type { Caller } from "../auth/authenticator.ts";
+import type { OperatorScope } from "../auth/tenant-scope.ts";
+import { type AccountRecord, toAccount } from "../store/account-store.ts";
+import type { RouteDeps } from "./route-deps.ts";
+
+const listQuery = z.strictObject({
+  limit: z.coerce
+    .number({ error: "must be a whole number" })
+    .int("must be a whole number")
+    .min(1)
+    .max(LIMITS.maxPageSize)
+    .default(LIMITS.defaultPageSize)
+    .describe(`Items on a page, 1 to ${LIMITS.maxPageSize}. Default ${LIMITS.defaultPageSize}.`),
+  cursor: z.string().max(512).optional().describe("`next_cursor` of the previous page."),
+});
+
+/** Make, list and limit accounts, for whoever runs the server; an account's own admin sees that one. */
+export function addAccountRoutes(deps: RouteDeps): void {
+  const { api, accountStore, clock } = deps;
+
+  const shown = async (records: readonly AccountRecord[]): Promise<Account[]> => {
+    const usage = await accountStore.usageOf(records);
+    return records.map((record) =>
+      toAccount(record, usage.get(record.id) ?? { sandboxes: 0, sandboxes_awake: 0 }),
+    );
+  };
+  const one = async (record: AccountRecord): Promise<Account> => {
+    const [account] = await shown([record]);
+    if (account === undefined) throw new Error(`account ${record.id} was not shown`);
+    return account;
+  };
+
+  api.add(
+    {
+      method: "post",
+      path: "/v1/accounts",
+      tag: "accounts",
+      summary: "Make an account",
+      description:
+        "It has no keys yet: make its first with `POST /v1/keys` and `account`, scope `admin`; the account then looks after itself.",
+      scope: "operator",
+      body: createAccountSchema,
+      answers: { 201: { description: "The account", schema: accountSchema } },
+    },
+    async (call) =>
+      await api.once(
+        call,
+        async () => {
+          const { id, limits } = call.body;
+          const made = await accountStore.insert(operatorOf(call.caller), id, limits, clock.now());
+          if (made === undefined)
+            throw new CodedError(
+              "already_exists",
+              `there is an account ${id} already; set its limits with PATCH /v1/accounts/${id}`,
+            );
+          return { status: 201, body: await one(made) };
+        },
+        false,
+      ),
+  );
+
+  api.add(
+    {
+      method: "get",
+      path: "/v1/accounts",
+      tag: "accounts",
+      summary: "List accounts, newest first",
+      scope: "operator",
+      query: listQuery,
+      answers: {
+        200: {
+          description: "One page, with limits and what each has",
+          schema: z.object({ items: z.array(accountSchema), next_cursor: z.string().nullable() }),
+        },
+      },
+    },
+    async (call) => {
+      const page = await accountStore.list(operatorOf(call.caller), call.query);
+      return { status: 200, body: { items: await shown(page.items), next_cursor: page.nextCursor } };
+    },
+  );
+
+  api.add(
+    {
+      method: "get",
+      path: "/v1/account",
+      tag: "accounts",
+      summary: "Get the account of the key that asks",
+      description: "For keys of the whole account; a key that is bound to a tenant is refused.",
+      scope: "admin",
+      answers: { 200: { description: "Its limits and what it has", schema: accountSchema } },
+    },
+    async (call) => {
+      refuseBound(call.caller);
+      return { status: 200, body: await one(await accountStore.own(call.caller.scope)) };
+    },
+  );
+
+  api.add(
+    {
+      method: "get",
+      path: "/v1/accounts/{account_id}",
+      tag: "accounts",
+      summary: "Get an account",
+      description: "One's own; the operator gets any.",
+      scope: "admin",
+      answers: { 200: { description: "Its limits and what it has", schema: accountSchema } },
+    },
+    async (call) => {
+      refuseBound(call.caller);
+      const id = call.param("account_id");
+      const { operator, scope } = call.caller;
+      if (id === scope.account) return { status: 200, body: await one(await accountStore.own(scope)) };
+      const found = operator === undefined ? undefined : await accountStore.find(operator, id);
+      if (found === undefined) throw accountNotFound(id);
+      return { status: 200, body: await one(found) };
+    },
+  );
+
+  api.add(
+    {
+      method: "patch",
+      path: "/v1/accounts/{account_id}",
+      tag: "accounts",
+      summary: "Set limits of an account",
+      description:
+        "What is left out stays; null takes a limit away. They count from the next create on: what is there already is left alone.",
+      scope: "operator",
+      body: updateAccountSchema,
+      answers: { 200: { description: "The account, changed", schema: accountSchema } },
+    },
+    async (call) => {
+      const id = call.param("account_id");
+      const changed = await accountStore.setLimits(operatorOf(call.caller), id, call.body.limits);
+      if (changed === undefined) throw accountNotFound(id);
+      return { status: 200, body: await one(changed) };
+    },
+  );
+}
+
+/** The one answer for an account that does not exist and for one the caller may not see. */
+export function accountNotFound(id: string): CodedError {
+  return new CodedError(
+    "not_found",
+    `there is no account ${id.slice(0, 128)} that this API key may see; its own is at GET /v1/account`,
+  );
+}
+
+/** @throws Error on a route whose scope is another than `operator`. */
+function operatorOf({ operator }: Caller): OperatorScope {
+  if (operator === undefined) throw new Error("a route for the operator alone was reached by another");
+  return operator;
+}
+
+function refuseBound({ scope }: Caller): void {
+  if (scope.tenant !== null)
+    throw new CodedError(
+      "permission_denied",
+      `this API key is bound to tenant ${scope.tenant}, so it does not see the account; use a key of the whole account`,
+    );
+}
