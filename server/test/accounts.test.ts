@@ -112,7 +112,7 @@ test("accounts are listed in pages, newest first; a name is taken once", async (
   do {
     const page = await world.call("GET", `/v1/accounts?limit=2${cursor}`, { key: operator });
     seen.push(...(page.body["items"] as { id: string }[]).map(({ id }) => id));
-    cursor = page.body["next_cursor"] === null ? "" : `&cursor=${String(page.body["next_cursor"])}`;
+    cursor = page.body["next_cursor"] === null ? "" : `&cursor=${page.body["next_cursor"] as string}`;
   } while (cursor !== "");
   expect(seen.sort()).toEqual(["a1", "a2", "a3", "default"]);
   for (const json of [
