@@ -23,6 +23,7 @@ import { registerStatus } from "./commands/status.ts";
 import { registerTemplate } from "./commands/template.ts";
 import { registerUp } from "./commands/up.ts";
 import { registerVersion } from "./commands/version.ts";
+import { registerWebhook } from "./commands/webhook.ts";
 import type { CliContext } from "./context.ts";
 
 const REGISTRATIONS = [
@@ -45,6 +46,7 @@ const REGISTRATIONS = [
   registerCode,
   registerLogs,
   registerEvents,
+  registerWebhook,
   registerTemplate,
   registerAccount,
   registerKey,

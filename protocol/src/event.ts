@@ -80,6 +80,8 @@ export const createWebhookSchema = z.strictObject({
   description: z.string().max(256).default(""),
 });
 
+export type CreateWebhookRequest = z.output<typeof createWebhookSchema>;
+
 /** Body of `PATCH /v1/webhooks/{webhook_id}`: what is left out stays. */
 export const updateWebhookSchema = z
   .strictObject({
@@ -92,6 +94,8 @@ export const updateWebhookSchema = z
     (value) => Object.values(value).some((field) => field !== undefined),
     "is empty: name at least one of url, types, description, enabled",
   );
+
+export type UpdateWebhookRequest = z.output<typeof updateWebhookSchema>;
 
 /** A webhook as the API shows it. */
 export const webhookSchema = z.object({

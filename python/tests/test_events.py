@@ -143,3 +143,7 @@ class Webhooks(unittest.TestCase):
             with self.subTest(what), self.assertRaises(TorporError) as raised:
                 verify_webhook(body, headers, self.secret)
             self.assertEqual(raised.exception.code, "webhook_invalid")
+        for secret in ("", "whsec_", "whsec_%"):
+            with self.subTest(secret), self.assertRaises(TorporError) as raised:
+                verify_webhook(self.body, self.headers(now, b""), secret)
+            self.assertEqual(raised.exception.code, "webhook_invalid")

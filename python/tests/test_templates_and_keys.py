@@ -68,6 +68,45 @@ class TemplatesAndKeys(unittest.TestCase):
             with self.assertRaises(expected):
                 self.client.templates.build("base")
 
+    def test_webhooks_are_made_shown_changed_and_removed(self) -> None:
+        wire = {
+            "id": "wh_1",
+            "url": "https://example.com/hook",
+            "types": ["sandbox.destroyed"],
+            "description": "",
+            "tenant": None,
+            "enabled": True,
+            "disabled_because": None,
+            "created_at": "2026-11-29T16:00:00Z",
+            "pending": 2,
+            "failed": 1,
+            "last_delivered_at": None,
+            "last_error": "the answer was 500",
+        }
+        self.server.on_json("POST", "/v1/webhooks", 201, {**wire, "secret": "whsec_eA=="}).on_json(
+            "GET", "/v1/webhooks", 200, {"items": [wire]}
+        ).on_json("GET", "/v1/webhooks/wh_1", 200, wire).on_json(
+            "PATCH", "/v1/webhooks/wh_1", 200, {**wire, "enabled": False}
+        )
+        made = self.client.webhooks.create(wire["url"], types=["sandbox.destroyed"])
+        self.assertEqual((made.secret, made.pending, made.failed), ("whsec_eA==", 2, 1))
+        self.assertNotIn("whsec", repr(made))
+        self.assertEqual(
+            json.loads(self.server.calls_to("POST", "/webhooks")[-1]["body"]),
+            {"url": wire["url"], "types": ["sandbox.destroyed"]},
+        )
+        self.assertEqual(self.client.webhooks.list(), [self.client.webhooks.get("wh_1")])
+        self.assertIs(self.client.webhooks.update("wh_1", types=[], enabled=False).enabled, False)
+        self.assertEqual(
+            json.loads(self.server.calls_to("PATCH", "/webhooks/wh_1")[-1]["body"]),
+            {"types": [], "enabled": False},
+        )
+        self.server.on(
+            "DELETE", "/v1/webhooks/wh_1", lambda call: (call.send_response(204), call.end_headers())[1]
+        )
+        self.assertIs(self.client.webhooks.remove("wh_1"), True)
+        self.assertIs(self.client.webhooks.remove("wh_2"), False)
+
     def test_accounts_are_made_shown_listed_and_limited(self) -> None:
         wire = {
             "id": "acme",

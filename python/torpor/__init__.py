@@ -48,6 +48,7 @@ from .sandbox_process import SandboxProcess
 from .snapshots import Snapshot, Snapshots
 from .state_inventory import Forecast, Lifecycle, StateInventory, Survival
 from .templates import BuildProgress, Template, TemplateBuild, Templates
+from .webhooks import Webhook, Webhooks
 
 __all__ = [
     "Account",
@@ -113,6 +114,8 @@ __all__ = [
     "UnavailableError",
     "Unset",
     "UploadContent",
+    "Webhook",
+    "Webhooks",
     "__version__",
     "verify_webhook",
 ]

@@ -15,6 +15,7 @@ from .events import EventStream
 from .errors import ConfigurationError
 from .snapshots import Snapshots
 from .templates import Templates
+from .webhooks import Webhooks
 
 
 class Torpor(Closing):
@@ -55,6 +56,7 @@ class Torpor(Closing):
         self.snapshots = Snapshots(self._transport)
         self.keys = ApiKeys(self._transport)
         self.accounts = Accounts(self._transport)
+        self.webhooks = Webhooks(self._transport)
 
     @property
     def url(self) -> str:

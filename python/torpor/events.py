@@ -176,6 +176,8 @@ def verify_webhook(body: Union[str, bytes], headers: Mapping[str, str], secret: 
         key = base64.b64decode(secret[len("whsec_") :] if secret.startswith("whsec_") else secret)
     except (binascii.Error, ValueError) as cause:
         raise _invalid("the secret is not whsec_ and base64") from cause
+    if not key:
+        raise _invalid("the secret is empty, so that anybody could have signed it")
     signed = f"{event_id}.{timestamp}.".encode() + raw
     expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest())
     # Several are sent while a secret is changed; one that holds is enough.

@@ -74,4 +74,5 @@ export { Torpor } from "./torpor.ts";
 export type { UploadContent } from "./upload-body.ts";
 export { VERSION } from "./version.ts";
 export { verifyWebhook } from "./webhook-event.ts";
+export type { Webhook, WebhookChanges, WebhookCreateOptions, Webhooks } from "./webhooks.ts";
 export type { KeyScope } from "./wire.ts";

@@ -7,6 +7,7 @@ import { SandboxCollection } from "./sandbox-collection.ts";
 import { Snapshots } from "./snapshots.ts";
 import { Templates } from "./templates.ts";
 import { Transport } from "./transport.ts";
+import { Webhooks } from "./webhooks.ts";
 
 /** A client of one Torpor server. It holds no connections of its own: `fetch` keeps them. */
 export class Torpor {
@@ -17,6 +18,7 @@ export class Torpor {
   readonly templates: Templates;
   readonly keys: ApiKeys;
   readonly accounts: Accounts;
+  readonly webhooks: Webhooks;
   readonly #transport: Transport;
 
   /** @throws ConfigurationError when the URL or the key cannot be used; a missing key only at the first request */
@@ -29,6 +31,7 @@ export class Torpor {
     this.templates = new Templates(transport);
     this.keys = new ApiKeys(transport);
     this.accounts = new Accounts(transport);
+    this.webhooks = new Webhooks(transport);
   }
 
   /** What happens to all sandboxes the key may see, from now on. Wakes nothing and counts as no activity. */

@@ -31,7 +31,7 @@ export async function verifyWebhook(
   if (!/^\d+$/.test(timestamp) || Math.abs(ageSeconds) > TOLERANCE_SECONDS)
     throw invalid(`its webhook-timestamp is not within ${TOLERANCE_SECONDS} s of now`);
   const algorithm = { name: "HMAC", hash: "SHA-256" };
-  const keyBytes = decodeBase64(secret.replace(/^whsec_/, ""));
+  const keyBytes = keyOf(secret);
   const key = await crypto.subtle.importKey("raw", keyBytes, algorithm, false, ["verify"]);
   const signed = new TextEncoder().encode(`${id}.${timestamp}.${body}`);
   // Several are sent while a secret is changed; one that holds is enough.
@@ -48,6 +48,17 @@ export async function verifyWebhook(
       return sandboxEventFromWire(JSON.parse(body) as EventWire);
   }
   throw invalid("its signature is not made with this secret");
+}
+
+function keyOf(secret: string): Uint8Array<ArrayBuffer> {
+  let key: Uint8Array<ArrayBuffer>;
+  try {
+    key = decodeBase64(secret.replace(/^whsec_/, ""));
+  } catch {
+    throw invalid("the secret is not whsec_ and base64");
+  }
+  if (key.length === 0) throw invalid("the secret is empty, so that anybody could have signed it");
+  return key;
 }
 
 function invalid(why: string): TorporError {

@@ -189,6 +189,21 @@ export type KeyScope =
   | "admin"
   | "operator";
 
+export interface WebhookWire {
+  id: string;
+  url: string;
+  types: EventWire["type"][];
+  description: string;
+  tenant: string | null;
+  enabled: boolean;
+  disabled_because: string | null;
+  created_at: string;
+  pending: number;
+  failed: number;
+  last_delivered_at: string | null;
+  last_error: string | null;
+}
+
 export interface AccountWire {
   id: string;
   created_at: string;

@@ -145,4 +145,10 @@ describe("a webhook's request", () => {
   ])("is refused: %s", async (_what, text, headers) => {
     await expect(verifyWebhook(text, headers, secret)).rejects.toMatchObject({ code: "webhook_invalid" });
   });
+
+  it.each(["", "whsec_", "whsec_%"])("is refused when the secret at hand is %j", async (bad) => {
+    await expect(verifyWebhook(body, headersAt(now, bad), bad)).rejects.toMatchObject({
+      code: "webhook_invalid",
+    });
+  });
 });

@@ -9,6 +9,9 @@ import type { Style } from "../output/style.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { writeAll } from "../terminal/write-all.ts";
 
+/** For the help of options that take them. */
+export const EVENT_TYPE_NAMES = EVENT_TYPES.join(", ");
+
 /** `torpor events`: what happens to sandboxes, as it happens. */
 export function registerEvents(program: Command, context: CliContext): void {
   program
@@ -19,7 +22,7 @@ export function registerEvents(program: Command, context: CliContext): void {
     )
     .argument("[id]", "id of a sandbox")
     .option("--after <place>", "begin with 'now', 'oldest' (7 days are kept), or after this event id")
-    .option("--type <types>", `only these, separated by commas: ${EVENT_TYPES.join(", ")}`)
+    .option("--type <types>", `only these, separated by commas: ${EVENT_TYPE_NAMES}`)
     .option("--tenant <tenant>", "of this tenant only (without an id)")
     .option("--no-follow", "end after what is there")
     .action(
@@ -33,7 +36,7 @@ export function registerEvents(program: Command, context: CliContext): void {
         if (id !== undefined && tenant !== undefined)
           throw new UsageError("--tenant is for the events of all; a sandbox has one tenant: leave it out");
         using interruption = new Interruption();
-        const options = { after, types: typesOf(flags.type), follow, signal: interruption.signal };
+        const options = { after, types: eventTypesOf(flags.type), follow, signal: interruption.signal };
         const client = clientFor(invocation);
         const stream =
           id === undefined
@@ -49,7 +52,8 @@ export function registerEvents(program: Command, context: CliContext): void {
     );
 }
 
-function typesOf(text: string | undefined): EventType[] | undefined {
+/** Types of events separated by commas, with or without their `sandbox.`. @throws UsageError naming the one that is none */
+export function eventTypesOf(text: string | undefined): EventType[] | undefined {
   return text?.split(",").map((word) => {
     const type = EVENT_TYPES.find((known) => known === word || known === `sandbox.${word}`);
     if (type === undefined) throw new UsageError(`--type knows ${EVENT_TYPES.join(", ")}; not '${word}'`);

@@ -9,6 +9,7 @@ import {
   sandboxSchema,
   snapshotSchema,
   templateSchema,
+  webhookSchema,
 } from "@torpor/protocol";
 import type { z } from "zod";
 import { errorSchema } from "../http/error-schema.ts";
@@ -23,6 +24,7 @@ export const NAMED_SCHEMAS: Readonly<Record<string, z.ZodType>> = {
   Process: processSchema,
   FileEntry: fileEntrySchema,
   Template: templateSchema,
+  Webhook: webhookSchema,
   Account: accountSchema,
   ApiKey: keySchema,
   Error: errorSchema,
