@@ -115,7 +115,10 @@ export class FakeApi implements AsyncDisposable {
     if (url.pathname === "/v1/snapshots")
       return json(200, { items: [...this.snapshots.values()], next_cursor: null });
     const [, snapshotId] = /^\/v1\/snapshots\/([^/]+)$/.exec(url.pathname) ?? [];
-    if (snapshotId !== undefined) return json(200, { deleted: this.snapshots.delete(snapshotId) });
+    if (snapshotId !== undefined)
+      return this.snapshots.delete(snapshotId)
+        ? json(200, { deleted: true })
+        : refuse(404, "snapshot_not_found", "there is no such snapshot");
     if (url.pathname === "/v1/events" || url.pathname.endsWith("/events")) {
       response.writeHead(200, { "content-type": "application/x-ndjson" });
       const type = url.searchParams.get("types") ?? "sandbox.updated";

@@ -69,9 +69,10 @@ class Snapshots:
         """Removes a snapshot; sandboxes made from it live on. Returns False when there was none."""
         request = Request("DELETE", _path(id), call_timeout_seconds=call_timeout_seconds)
         try:
-            return self._transport.json(request).get("deleted", True) is True
+            self._transport.text(request)
         except NotFoundError:
             return False
+        return True
 
 
 def snapshot(wire: Mapping[str, Any]) -> Snapshot:

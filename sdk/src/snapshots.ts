@@ -1,5 +1,6 @@
 import type { CallOptions, KeyedCallOptions } from "./call-options.ts";
 import { NOT_SENT } from "./create-sandbox.ts";
+import { NotFoundError } from "./errors.ts";
 import { pathSegment } from "./request-path.ts";
 import { requestJson } from "./request-json.ts";
 import { IMAGE_TIMEOUT_MS } from "./sandbox-lifecycle.ts";
@@ -91,13 +92,13 @@ export class Snapshots {
   /** Returns false when there was none. Sandboxes made from it live on. */
   async delete(id: string, { signal, timeoutMs }: CallOptions = {}): Promise<boolean> {
     const path = `/v1/snapshots/${pathSegment("id", id)}`;
-    const answer = await this.#transport.json<{ deleted: boolean }>({
-      method: "DELETE",
-      path,
-      signal,
-      timeoutMs,
-    });
-    return answer.deleted;
+    try {
+      await this.#transport.text({ method: "DELETE", path, signal, timeoutMs });
+      return true;
+    } catch (error) {
+      if (error instanceof NotFoundError) return false;
+      throw error;
+    }
   }
 }
 

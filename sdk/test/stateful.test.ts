@@ -134,7 +134,8 @@ it("snapshots are taken, listed, read and deleted", async () => {
       sendError(response, 404, "snapshot_not_found", "there is no snapshot"),
     )
     .on("DELETE", "/v1/snapshots/*", ({ response }) => {
-      sendJson(response, 200, { deleted: isThere });
+      if (isThere) sendJson(response, 200, { deleted: true });
+      else sendError(response, 404, "snapshot_not_found", "there is no snapshot");
       isThere = false;
     });
   const client = server.client();

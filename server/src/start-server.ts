@@ -5,6 +5,7 @@ import { getRequestListener } from "@hono/node-server";
 import { type Clock, type Log, Scope, systemClock } from "@torpor/base";
 import { CodedError, randomText } from "@torpor/protocol";
 import { Authenticator } from "./auth/authenticator.ts";
+import { KeyWatch } from "./auth/key-watch.ts";
 import { EventFeed } from "./event/event-feed.ts";
 import { KeyedExecs } from "./guest/keyed-execs.ts";
 import { HostClient } from "./host/host-client.ts";
@@ -112,7 +113,9 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   scope.defer(() => idempotency.close());
   const metrics = new Metrics();
   const authenticator = new Authenticator(keyStore, clock, log);
-  const api = new Api({ authenticator, idempotency, metrics, clock, log });
+  const keyWatch = new KeyWatch(keyStore, clock, log);
+  scope.defer(() => keyWatch.close());
+  const api = new Api({ authenticator, keyWatch, idempotency, metrics, clock, log });
   const [link] = placement.links;
   if (link === undefined) throw new Error("a server needs a host");
   const soleServer = database.kind === "sqlite";
@@ -175,7 +178,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     sockets.add(socket);
     socket.once("close", () => sockets.delete(socket));
   });
-  const terminals = serveTerminals(server, deps, authenticator);
+  const terminals = serveTerminals(server, deps, authenticator, keyWatch);
   const { host, port } = options.listen ?? { host: "127.0.0.1", port: 0 };
   await listen(server, host, port);
   scope.defer(() => closeServer(server, sockets));

@@ -3,6 +3,7 @@ import type { IncomingHttpHeaders } from "node:http";
 import type { Clock, Log } from "@torpor/base";
 import { CodedError, type Scope } from "@torpor/protocol";
 import type { KeyRecord, KeyStore } from "../store/key-store.ts";
+import { keyRefusal } from "./key-refusal.ts";
 import { OperatorScope, TenantScope } from "./tenant-scope.ts";
 
 /** Who asks, proven. */
@@ -77,17 +78,8 @@ export class Authenticator {
         `the API key ${apiKeyPrefix(presented)}… is not known here; check that it belongs to this server`,
       );
     const now = this.#clock.now();
-    if (key.revokedAt !== null)
-      throw new CodedError(
-        "unauthenticated",
-        `the API key ${key.prefix}… (${key.name}) has been revoked; use another`,
-      );
-    if (key.expiresAt !== null && key.expiresAt <= now) {
-      throw new CodedError(
-        "unauthenticated",
-        `the API key ${key.prefix}… (${key.name}) expired at ${new Date(key.expiresAt).toISOString()}; create a new one`,
-      );
-    }
+    const refusal = keyRefusal(key, now);
+    if (refusal !== undefined) throw refusal;
     if (!allows(key.scopes, needed)) {
       throw new CodedError(
         "permission_denied",

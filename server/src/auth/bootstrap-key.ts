@@ -17,7 +17,7 @@ import type { KeyStore } from "../store/key-store.ts";
 import { apiKeyPrefix, hashApiKey, isApiKey, newApiKey } from "./authenticator.ts";
 
 /** The account of whoever runs the server, and the only one until they make others. Also the tenant of what names none. */
-const DEFAULT_ACCOUNT = "default";
+export const OPERATOR_ACCOUNT = "default";
 const SCOPES: readonly Scope[] = ["admin", "operator"];
 
 /**
@@ -38,13 +38,13 @@ export async function bootstrapKey(
   const known = await keys.findByHash(hashApiKey(key));
   if (known !== undefined) {
     // Made before there were accounts to operate. Only whoever runs the server can write the file.
-    const isWhole = known.account === DEFAULT_ACCOUNT && known.tenant === null;
+    const isWhole = known.account === OPERATOR_ACCOUNT && known.tenant === null;
     if (isWhole && !known.scopes.includes("operator")) await keys.grant(known, SCOPES);
     return false;
   }
   await keys.insert({
     id: `key_${randomText(20)}`,
-    account: DEFAULT_ACCOUNT,
+    account: OPERATOR_ACCOUNT,
     name: "bootstrap",
     prefix: apiKeyPrefix(key),
     hash: hashApiKey(key),

@@ -29,6 +29,7 @@ export function sendText(
   text: string,
   headers: OutgoingHttpHeaders,
 ): void {
+  if (outgoing.writableEnded) return; // refused meanwhile, in full
   if (outgoing.headersSent || outgoing.destroyed) {
     outgoing.destroy();
     return;

@@ -7,6 +7,7 @@ import { CodedError, LIMITS, type Scope } from "@torpor/protocol";
 import type { Context } from "hono";
 import { z } from "zod";
 import type { Authenticator, Caller } from "../auth/authenticator.ts";
+import type { KeyWatch } from "../auth/key-watch.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
 import { sendError, sendJson, toCodedError } from "./answer.ts";
 import { serialId } from "../serial-id.ts";
@@ -59,10 +60,8 @@ export interface Call<Query, Body> {
   param(name: string): string;
   /** Who asks. @throws Error on a route that is open to all. */
   readonly caller: Caller;
-  /** Looks at the API key anew, for answers that take long. @throws CodedError unauthenticated, permission_denied */
-  recheck(): Promise<void>;
   readonly idempotencyKey: string | undefined;
-  /** Aborts when the client leaves before it has the whole answer. */
+  /** Aborts when the client leaves before it has the whole answer, and when its API key is no longer good. */
   readonly signal: AbortSignal;
   /** Adds to the request's one log line. */
   note(fields: Record<string, unknown>): void;
@@ -76,6 +75,7 @@ export const SENT = "sent";
 
 export interface ApiOptions {
   authenticator: Authenticator;
+  keyWatch: KeyWatch;
   idempotency: Idempotency;
   metrics: Metrics;
   clock: Clock;
@@ -134,16 +134,18 @@ export class Api {
     context: Context<{ Bindings: HttpBindings }>,
   ): Promise<Response> {
     const { incoming, outgoing } = context.env;
-    const { authenticator, log } = this.#options;
+    const { authenticator, keyWatch, log } = this.#options;
     const requestId = requestIdOf(incoming);
     outgoing.setHeader("x-request-id", requestId);
     const notes: Record<string, unknown> = {};
+    const life: Life = { refused: false };
     this.#logWhenDone(
       `${definition.method.toUpperCase()} ${definition.path}`,
       incoming,
       outgoing,
       requestId,
       notes,
+      life,
     );
     try {
       const caller =
@@ -151,6 +153,12 @@ export class Api {
           ? undefined
           : await authenticator.authenticate(incoming.headers, definition.scope);
       if (caller?.key.tenant != null) notes["tenant"] = caller.key.tenant;
+      if (caller !== undefined) {
+        life.release = keyWatch.hold(caller.key, (refusal) => {
+          notes["code"] = refusal.code;
+          cutOff(incoming, outgoing, life, refusal, requestId);
+        });
+      }
       const id = context.req.param("id");
       if (id !== undefined) notes["sandboxId"] = id.slice(0, 80);
       const query =
@@ -172,10 +180,7 @@ export class Api {
           caller,
           idempotencyKey,
           notes,
-          recheck: async () => {
-            if (definition.scope !== null)
-              await authenticator.authenticate(incoming.headers, definition.scope);
-          },
+          life,
         }),
       );
       if (answer !== SENT) sendJson(incoming, outgoing, answer.status, answer.body, answer.headers);
@@ -218,10 +223,12 @@ export class Api {
     outgoing: ServerResponse,
     requestId: string,
     notes: Record<string, unknown>,
+    life?: Life,
   ): void {
     const { clock, log, metrics } = this.#options;
     const startedAt = clock.monotonic();
     outgoing.once("close", () => {
+      life?.release?.();
       const durationMs = Math.round((clock.monotonic() - startedAt) * 1_000) / 1_000;
       const status = outgoing.writableFinished ? outgoing.statusCode : 499;
       metrics.request(op, status, durationMs);
@@ -300,7 +307,7 @@ function makeCall<Query, Body>(
     caller: Caller | undefined;
     idempotencyKey: string | undefined;
     notes: Record<string, unknown>;
-    recheck: () => Promise<void>;
+    life: Life;
   },
 ): Call<Query, Body> {
   const { incoming, outgoing } = context.env;
@@ -313,7 +320,6 @@ function makeCall<Query, Body>(
     body: parts.body as Body,
     rawBody: parts.rawBody,
     idempotencyKey: parts.idempotencyKey,
-    recheck: parts.recheck,
     param: (name) => context.req.param(name) ?? "",
     get caller() {
       if (parts.caller === undefined) throw new Error("a route that is open to all has no caller");
@@ -323,7 +329,8 @@ function makeCall<Query, Body>(
       if (left === undefined) {
         const controller = new AbortController();
         left = controller;
-        if (outgoing.destroyed && !outgoing.writableFinished) controller.abort();
+        parts.life.abort = () => controller.abort();
+        if (parts.life.refused || (outgoing.destroyed && !outgoing.writableFinished)) controller.abort();
         outgoing.once("close", () => {
           if (!outgoing.writableFinished) controller.abort();
         });
@@ -332,6 +339,30 @@ function makeCall<Query, Body>(
     },
     note: (fields) => void Object.assign(parts.notes, fields),
   };
+}
+
+/** Whether a request may go on. */
+interface Life {
+  /** Its API key has been revoked or has expired meanwhile. */
+  refused: boolean;
+  /** Stops what it does, once that listens. */
+  abort?: () => void;
+  /** Lets go of its key, once that is watched. */
+  release?: () => void;
+}
+
+/** Ends a request whose key is no longer good: with the refusal, or by breaking off an answer that has begun. */
+function cutOff(
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+  life: Life,
+  refusal: CodedError,
+  requestId: string,
+): void {
+  life.refused = true;
+  if (outgoing.headersSent) outgoing.destroy();
+  else sendError(incoming, outgoing, refusal, requestId);
+  life.abort?.();
 }
 
 function pathPattern(path: string): RegExp {

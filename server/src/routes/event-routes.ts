@@ -13,7 +13,7 @@ import { type Call, SENT } from "../http/api.ts";
 import { isEventType, type EventFilter } from "../store/event-store.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
-/** Longest silence on a stream, milliseconds; then it says that all is well, and the key is looked at anew. */
+/** Longest silence on a stream, milliseconds; then it says that all is well. */
 const HEARTBEAT_MS = 15_000;
 /** Events read from the log at once. */
 const PAGE_EVENTS = 200;
@@ -162,7 +162,6 @@ async function serveEvents(
         : "changed";
       if (waited === "closed") break;
       if (clock.monotonic() - checkedAt >= HEARTBEAT_MS) {
-        await call.recheck(); // a key that was revoked meanwhile reads no further
         await writer.position(after);
         checkedAt = clock.monotonic();
       }

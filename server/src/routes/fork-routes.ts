@@ -22,7 +22,7 @@ export function addForkRoutes(deps: RouteDeps): void {
         call,
         async () => {
           // With a key the answer is kept for a client that comes back; without one nobody else will learn the ids.
-          const isAbandoned = (): boolean => call.idempotencyKey === undefined && call.outgoing.destroyed;
+          const isAbandoned = (): boolean => call.idempotencyKey === undefined && call.signal.aborted;
           const children = await fork(deps, call.caller.scope, call.param("id"), call.body, isAbandoned);
           call.note({ children: children.length });
           return {

@@ -18,7 +18,7 @@ export function addKeyRoutes(deps: RouteDeps): void {
       tag: "keys",
       summary: "Make an API key",
       description:
-        "The answer shows the key, this once. Only a key with the scope `operator` makes keys of other accounts (`account`) and hands on `operator`, which no key of another account or of one tenant can have. A repeat with the same Idempotency-Key is refused instead of answered: the key itself is kept nowhere.",
+        "The answer shows the key, this once. It can do no more than the key it is made with: that one's tenant if it is bound to one, its scopes, and its end. Only a key with the scope `operator` makes keys of other accounts (`account`) and hands on `operator`, which no key of another account or of one tenant can have. A repeat with the same Idempotency-Key is refused instead of answered: the key itself is kept nowhere.",
       scope: "admin",
       body: createKeySchema,
       answers: {
@@ -50,27 +50,46 @@ export function addKeyRoutes(deps: RouteDeps): void {
 
   api.add(
     {
+      method: "get",
+      path: "/v1/keys/{key_id}",
+      tag: "keys",
+      summary: "Get an API key",
+      scope: "admin",
+      answers: { 200: { description: "What is known of it, never the key itself", schema: keySchema } },
+    },
+    async (call) => {
+      const id = call.param("key_id");
+      const key = await keyStore.find(call.caller.scope, id);
+      if (key === undefined) throw keyNotFound(id);
+      return { status: 200, body: toApiKey(key) };
+    },
+  );
+
+  api.add(
+    {
       method: "delete",
       path: "/v1/keys/{key_id}",
       tag: "keys",
       summary: "Revoke an API key",
-      description: "Counts at once. Again: the same answer.",
+      description:
+        "Counts at once: the next request with it is refused, and what is under way with it is cut off within about a second. Again: the same answer.",
       scope: "admin",
       answers: { 200: { description: "The key, revoked", schema: keySchema } },
     },
     async (call) => {
       const id = call.param("key_id");
       const revoked = await keyStore.revoke(call.caller.scope, id, deps.clock.now());
-      if (revoked === undefined)
-        throw new CodedError(
-          "not_found",
-          `there is no API key ${id.slice(0, 80)}; list them with GET /v1/keys`,
-        );
+      if (revoked === undefined) throw keyNotFound(id);
       return { status: 200, body: toApiKey(revoked) };
     },
   );
 }
 
+function keyNotFound(id: string): CodedError {
+  return new CodedError("not_found", `there is no API key ${id.slice(0, 80)}; list them with GET /v1/keys`);
+}
+
+/** A key gives no more than it has: not another tenant, no further scope, no longer life. */
 async function makeKey(
   deps: RouteDeps,
   call: Call<unknown, z.output<typeof createKeySchema>>,
@@ -84,8 +103,17 @@ async function makeKey(
     );
   }
   const account = await accountFor(deps, call);
+  const maker = call.caller.key;
   const key = newApiKey();
   const now = deps.clock.now();
+  const expiresAt = seconds === undefined ? maker.expiresAt : now + seconds * 1_000;
+  if (maker.expiresAt !== null && expiresAt !== null && expiresAt > maker.expiresAt) {
+    throw new CodedError(
+      "permission_denied",
+      `this API key expires at ${new Date(maker.expiresAt).toISOString()}, so it cannot make one that lives longer; ask for less, or leave expires_in_seconds out for the same end`,
+      { details: { expires_at: new Date(maker.expiresAt).toISOString() } },
+    );
+  }
   const record = await deps.keyStore.insert({
     id: `key_${randomText(20)}`,
     account,
@@ -95,7 +123,7 @@ async function makeKey(
     tenant: tenant ?? own,
     scopes: [...new Set(scopes)],
     createdAt: now,
-    expiresAt: seconds === undefined ? null : now + seconds * 1_000,
+    expiresAt,
   });
   return { ...toApiKey(record), key };
 }

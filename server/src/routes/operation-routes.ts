@@ -1,5 +1,6 @@
 import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
+import { requireWholeServer } from "../auth/whole-server.ts";
 import { sendText } from "../http/answer.ts";
 import { SENT } from "../http/api.ts";
 import { pipeline } from "node:stream/promises";
@@ -51,15 +52,12 @@ export function addOperationRoutes(deps: RouteDeps): void {
       path: "/metrics",
       tag: "operation",
       summary: "Figures for Prometheus",
+      description: "Of all accounts: for the operator's, with a key bound to no tenant.",
       scope: "sandbox:read",
       answers: { 200: { description: "Prometheus text format", mediaType: "text/plain" } },
     },
     async (call) => {
-      if (call.caller.scope.tenant !== null)
-        throw new CodedError(
-          "permission_denied",
-          "these figures cover every tenant; use an API key that is bound to none",
-        );
+      requireWholeServer(call.caller, "these figures");
       deps.metrics.setSandboxes(await deps.sandboxStore.countByState());
       for (const link of deps.placement.links) {
         try {

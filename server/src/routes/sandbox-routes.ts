@@ -77,7 +77,7 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       if (call.idempotencyKey !== undefined) return await createOnce(deps, call, shown);
       const { scope } = call.caller;
       const record = await sandboxes.create(scope, await sandboxes.plan(scope, call.body), {
-        isAbandoned: () => call.outgoing.destroyed,
+        isAbandoned: () => call.signal.aborted,
       });
       call.note({ sandboxId: record.id, tenant: record.tenant });
       return { status: 201, body: shown(record) };

@@ -103,13 +103,14 @@ export function addSnapshotRoutes(deps: RouteDeps): void {
       path: "/v1/snapshots/{snapshot_id}",
       tag: "snapshots",
       summary: "Delete a snapshot",
-      description: "Sandboxes made from it live on. One that is gone already answers the same.",
+      description: "Sandboxes made from it live on. Again: 404.",
       scope: "sandbox:write",
-      answers: { 200: { description: "Whether there was one", schema: z.object({ deleted: z.boolean() }) } },
+      answers: { 200: { description: "It is gone", schema: z.object({ deleted: z.literal(true) }) } },
     },
     async (call) => {
-      const snapshot = await snapshotStore.find(call.caller.scope, call.param("snapshot_id"), clock.now());
-      if (snapshot === undefined) return { status: 200, body: { deleted: false } };
+      const id = call.param("snapshot_id");
+      const snapshot = await snapshotStore.find(call.caller.scope, id, clock.now());
+      if (snapshot === undefined) throw snapshotNotFound(id);
       await snapshots.remove(snapshot);
       return { status: 200, body: { deleted: true } };
     },

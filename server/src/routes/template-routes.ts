@@ -1,6 +1,7 @@
 import { pipeline } from "node:stream/promises";
 import { CodedError, type Template, templateNameSchema, templateSchema } from "@torpor/protocol";
 import { z } from "zod";
+import { requireWholeServer } from "../auth/whole-server.ts";
 import type { HostClient } from "../host/host-client.ts";
 import { type Call, SENT } from "../http/api.ts";
 import { checkInput } from "../http/check-input.ts";
@@ -57,11 +58,12 @@ export function addTemplateRoutes(deps: RouteDeps): void {
       tag: "templates",
       summary: "Build a template",
       description:
-        "NDJSON: `progress` lines, then `done` or `error`. Templates are addressed by content, so building one that exists is quick and harmless: an Idempotency-Key adds nothing.",
+        "NDJSON: `progress` lines, then `done` or `error`. Templates are addressed by content, so building one that exists is quick and harmless: an Idempotency-Key adds nothing. For the operator's account, with a key bound to no tenant.",
       scope: "template:write",
       answers: { 200: { description: "Progress", mediaType: "application/x-ndjson" } },
     },
     async (call) => {
+      requireWholeServer(call.caller, "templates");
       const host = await anyHost(deps);
       const answer = await host.buildTemplate(templateName(call), Buffer.alloc(0), call.signal);
       call.outgoing.writeHead(200, {
@@ -81,11 +83,13 @@ export function addTemplateRoutes(deps: RouteDeps): void {
       path: "/v1/templates/{name}",
       tag: "templates",
       summary: "Delete a template",
-      description: "Sandboxes made from it live on.",
+      description:
+        "Sandboxes made from it live on. For the operator's account, with a key bound to no tenant.",
       scope: "template:write",
       answers: { 204: { description: "Deleted" } },
     },
     async (call) => {
+      requireWholeServer(call.caller, "templates");
       await (await anyHost(deps)).deleteTemplate(templateName(call));
       call.outgoing.writeHead(204).end();
       return SENT;

@@ -4,6 +4,7 @@ import { CodedError, guestPathSchema, type StartRequest } from "@torpor/protocol
 import { type RawData, type WebSocket, WebSocketServer } from "ws";
 import { z } from "zod";
 import type { Authenticator } from "../auth/authenticator.ts";
+import type { KeyWatch } from "../auth/key-watch.ts";
 import { newExecId } from "../guest/exec.ts";
 import { GuestClient } from "../guest/guest-client.ts";
 import { unbrokenEvents } from "../guest/unbroken-events.ts";
@@ -42,6 +43,8 @@ const MAX_MESSAGE_BYTES = 1024 * 1024;
 /** Typed input that waits for the sandbox; beyond it the connection is not read until it has drained, bytes. */
 const MAX_WAITING_INPUT_BYTES = 256 * 1024;
 const INPUT_CHUNK_BYTES = 16 * 1024;
+/** A client whose key is no longer good has this long to close its side, milliseconds. */
+const REFUSED_GRACE_MS = 1_000;
 /** A client that has gone without a word is noticed within two of these, milliseconds. */
 const PING_EVERY_MS = 20_000;
 
@@ -54,6 +57,7 @@ export function serveTerminals(
   server: Server,
   deps: RouteDeps,
   authenticator: Authenticator,
+  keyWatch: KeyWatch,
 ): { close(): void } {
   const sockets = new WebSocketServer({
     noServer: true,
@@ -83,6 +87,10 @@ export function serveTerminals(
     sockets.handleUpgrade(incoming, connection, head, (socket) => {
       const terminal = new Terminal(socket, new GuestClient(host.client, record.id), () =>
         deps.activity.note(record),
+      );
+      socket.once(
+        "close",
+        keyWatch.hold(caller.key, (refusal) => terminal.refuse(refusal)),
       );
       const startedAt = deps.clock.monotonic();
       void terminal.run(query).then((outcome) =>
@@ -184,6 +192,14 @@ class Terminal {
     } finally {
       stopPinging();
     }
+  }
+
+  /** Ends it, and with it the command, because its API key is no longer good. */
+  refuse({ code, message }: CodedError): void {
+    this.#left.abort();
+    this.#socket.send(JSON.stringify({ type: "error", code, message }), () => {});
+    this.#socket.close(1008, "the API key is no longer good");
+    setTimeout(() => this.#socket.terminate(), REFUSED_GRACE_MS).unref();
   }
 
   /** Resolves once the bytes have left, so that a client that does not read slows the command down. */

@@ -97,6 +97,25 @@ export class KeyStore {
     return row === undefined ? undefined : toKeyRecord(row);
   }
 
+  /** The keys as they are now, those of them that are still there. */
+  async reload(keys: readonly KeyRecord[]): Promise<KeyRecord[]> {
+    const ids = keys.map(({ id }) => id);
+    const rows = await this.#db.selectFrom("api_keys").selectAll().where("id", "in", ids).execute();
+    return rows.map(toKeyRecord);
+  }
+
+  /** One of the caller's keys; undefined for one that does not exist and, just the same, for another's. */
+  async find(scope: TenantScope, id: string): Promise<KeyRecord | undefined> {
+    let query = this.#db
+      .selectFrom("api_keys")
+      .selectAll()
+      .where("id", "=", id)
+      .where("account", "=", scope.account);
+    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
+    const row = await query.executeTakeFirst();
+    return row === undefined ? undefined : toKeyRecord(row);
+  }
+
   /** The caller's keys, newest first, at most 1,000. */
   async list(scope: TenantScope): Promise<KeyRecord[]> {
     let query = this.#db.selectFrom("api_keys").selectAll().where("account", "=", scope.account);
@@ -115,14 +134,7 @@ export class KeyStore {
       .where("revoked_at", "is", null);
     if (scope.tenant !== null) update = update.where("tenant", "=", scope.tenant);
     await update.execute();
-    let query = this.#db
-      .selectFrom("api_keys")
-      .selectAll()
-      .where("id", "=", id)
-      .where("account", "=", scope.account);
-    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
-    const row = await query.executeTakeFirst();
-    return row === undefined ? undefined : toKeyRecord(row);
+    return await this.find(scope, id);
   }
 
   /** Gives a key more than it had, for the first key of a server alone. */
