@@ -29,7 +29,7 @@ export function processContext(): CliContext {
 export interface GlobalOptions {
   json?: boolean;
   url?: string;
-  apiKey?: string;
+  apiKeyFile?: string;
   stateDir?: string;
 }
 

@@ -98,8 +98,8 @@ function globalOptions(): Option[] {
       "Global options:",
     ),
     new Option(
-      "--api-key <key>",
-      "API key (better: TORPOR_API_KEY or TORPOR_API_KEY_FILE, which no process list shows)",
+      "--api-key-file <file>",
+      "file with the API key (TORPOR_API_KEY_FILE; or the key itself as TORPOR_API_KEY): a key on the command line would stand in the process list",
     ).helpGroup("Global options:"),
     new Option(
       "--state-dir <dir>",

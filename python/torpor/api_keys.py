@@ -45,6 +45,11 @@ class ApiKeys:
         answer = self._transport.json(Request("GET", "/v1/keys", call_timeout_seconds=call_timeout_seconds))
         return [_api_key(wire) for wire in answered_list(answer, "keys")]
 
+    def get(self, id: str, *, call_timeout_seconds: Optional[float] = None) -> ApiKey:
+        """What is known of one, never the key itself. Raises NotFoundError."""
+        path = f"/v1/keys/{path_segment('id', id)}"
+        return _api_key(self._transport.json(Request("GET", path, call_timeout_seconds=call_timeout_seconds)))
+
     def create(
         self,
         name: str,

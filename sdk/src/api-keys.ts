@@ -50,7 +50,13 @@ export class ApiKeys {
     return answeredList<KeyWire>(answer, "keys").map(apiKeyFromWire);
   }
 
-  /** Makes a key; `key` is shown this once. */
+  /** What is known of one, never the key itself. @throws NotFoundError */
+  async get(id: string, { signal, timeoutMs }: CallOptions = {}): Promise<ApiKey> {
+    const path = `/v1/keys/${pathSegment("id", id)}`;
+    return apiKeyFromWire(await this.#transport.json<KeyWire>({ method: "GET", path, signal, timeoutMs }));
+  }
+
+  /** Makes a key, which can do no more than the one that makes it; `key` is shown this once. */
   async create(options: ApiKeyCreateOptions): Promise<ApiKey & { key: string }> {
     const { signal, timeoutMs, idempotencyKey } = options;
     const json = requestJson(options, NOT_SENT);

@@ -73,7 +73,7 @@ it.each([
   expect(error).toBeInstanceOf(expected.code === "connection_lost" ? ConnectionError : NotFoundError);
 });
 
-it("makes, lists and revokes keys", async () => {
+it("makes, shows, lists and revokes keys", async () => {
   const key = {
     id: "k1",
     name: "ci",
@@ -94,6 +94,8 @@ it("makes, lists and revokes keys", async () => {
       sendJson(call.response, 201, { ...key, key: "tp_secret" });
     })
     .on("GET", "/v1/keys", ({ response }) => sendJson(response, 200, { items: [key], next_cursor: null }))
+    .on("GET", "/v1/keys/k1", ({ response }) => sendJson(response, 200, key))
+    .on("GET", "/v1/keys/k2", ({ response }) => sendError(response, 404, "not_found", "no such key"))
     .on("DELETE", "/v1/keys/k1", ({ response }) => sendJson(response, 200, key))
     .on("DELETE", "/v1/keys/k2", ({ response }) => sendError(response, 404, "not_found", "no such key"));
   const { keys } = server.client();
@@ -108,6 +110,8 @@ it("makes, lists and revokes keys", async () => {
   expect(await keys.list()).toEqual([
     expect.objectContaining({ id: "k1", createdAt: new Date("2026-11-29T16:00:00Z") }),
   ]);
+  expect(await keys.get("k1")).toMatchObject({ id: "k1", tenant: "acme", prefix: "tp_abcd" });
+  await expect(keys.get("k2")).rejects.toBeInstanceOf(NotFoundError);
   expect([await keys.revoke("k1"), await keys.revoke("k2")]).toEqual([true, false]);
 });
 

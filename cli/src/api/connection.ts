@@ -13,7 +13,7 @@ export interface Connection {
 }
 
 /**
- * URL: `--url`, TORPOR_URL, the instance of the state directory, 127.0.0.1:7070. Key: `--api-key`, TORPOR_API_KEY,
+ * URL: `--url`, TORPOR_URL, the instance of the state directory, 127.0.0.1:7070. Key: `--api-key-file`, TORPOR_API_KEY,
  * TORPOR_API_KEY_FILE, the state directory's `api-key`; that last one is sent to this machine only.
  *
  * @throws CodedError `unauthenticated` when there is no key, saying where one was looked for.
@@ -21,10 +21,12 @@ export interface Connection {
 export function findConnection({ options, context: { env }, paths }: Invocation): Connection {
   const given = options.url ?? (env["TORPOR_URL"] || undefined);
   const url = given ?? localUrl(paths) ?? DEFAULT_URL;
-  const apiKey = options.apiKey ?? (env["TORPOR_API_KEY"]?.trim() || undefined);
-  if (apiKey !== undefined) return { url, apiKey };
+  const apiKey = env["TORPOR_API_KEY"]?.trim() || undefined;
+  if (options.apiKeyFile === undefined && apiKey !== undefined) return { url, apiKey };
   const file =
-    env["TORPOR_API_KEY_FILE"] || (given === undefined || isLoopback(given) ? paths.apiKeyFile : undefined);
+    options.apiKeyFile ||
+    env["TORPOR_API_KEY_FILE"] ||
+    (given === undefined || isLoopback(given) ? paths.apiKeyFile : undefined);
   if (file === undefined) {
     throw new CodedError(
       "unauthenticated",

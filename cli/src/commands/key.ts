@@ -6,19 +6,19 @@ import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
 import { renderTable } from "../output/table.ts";
-import { parseNumber } from "./create.ts";
+import { parseDuration } from "../terminal/duration.ts";
 
-/** `torpor key create|ls|revoke`. */
+/** `torpor key create|ls|show|revoke`. */
 export function registerKey(program: Command, context: CliContext): void {
   const key = program
     .command("key")
-    .summary("make, list and revoke API keys")
+    .summary("make, list, show and revoke API keys")
     .description("Manages API keys. Needs a key with the scope 'admin'.");
   key
     .command("create")
     .summary("make a key")
-    .description("Makes a key and prints it: the only time it is shown.")
-    .argument("<name>", "a name for people, such as who or what uses it")
+    .description("Makes a key and prints it: the only time it is shown. It can do no more than yours.")
+    .argument("[name]", "a name for people, such as who or what uses it (default: the tenant's)")
     .option("--account <account>", "make it in this account (operator only; default: your own)")
     .option("--tenant <tenant>", "bind the key to one tenant")
     .option(
@@ -26,20 +26,24 @@ export function registerKey(program: Command, context: CliContext): void {
       `what it may do: ${SCOPES.join(", ")}; may be repeated (default: the sandbox scopes)`,
       collectScope,
     )
-    .option("--expires-in <seconds>", "ends by itself after this long (default: never)", parseNumber)
+    .option(
+      "--expires <time>",
+      "ends by itself after this long, such as 30d or 12h (default: never)",
+      parseDuration,
+    )
     .action(
       async (
-        name: string,
-        flags: { account?: string; tenant?: string; scope?: Scope[]; expiresIn?: number },
+        name: string | undefined,
+        flags: { account?: string; tenant?: string; scope?: Scope[]; expires?: number },
         command: Command,
       ) => {
         const invocation = invocationOf(context, command);
         const made = await clientFor(invocation).keys.create({
-          name,
+          name: name ?? flags.tenant ?? "unnamed",
           account: flags.account,
           tenant: flags.tenant,
           scopes: flags.scope,
-          expiresInSeconds: flags.expiresIn,
+          expiresInSeconds: flags.expires,
         });
         invocation.answer(wireForm(made), () => made.key);
         if (context.stderr.isTTY)
@@ -54,6 +58,16 @@ export function registerKey(program: Command, context: CliContext): void {
       const invocation = invocationOf(context, command);
       const keys = await clientFor(invocation).keys.list();
       invocation.answer(wireForm({ items: keys }), () => renderKeys(keys));
+    });
+  key
+    .command("show")
+    .alias("get")
+    .summary("show what is known of a key")
+    .argument("<id>", "id of the key (torpor key ls)")
+    .action(async (id: string, _flags: unknown, command: Command) => {
+      const invocation = invocationOf(context, command);
+      const shown = await clientFor(invocation).keys.get(id);
+      invocation.answer(wireForm(shown), () => renderKeys([shown]));
     });
   key
     .command("revoke")
@@ -87,7 +101,7 @@ function renderKeys(keys: readonly ApiKey[]): string {
         ? "expired"
         : "valid";
   return renderTable(
-    ["ID", "NAME", "KEY", "TENANT", "SCOPES", "STATE", "CREATED", "LAST USED"],
+    ["ID", "NAME", "KEY", "TENANT", "SCOPES", "STATE", "CREATED", "EXPIRES", "LAST USED"],
     keys.map((key) => [
       key.id,
       key.name,
@@ -96,6 +110,7 @@ function renderKeys(keys: readonly ApiKey[]): string {
       key.scopes.join(","),
       state(key),
       day(key.createdAt),
+      day(key.expiresAt),
       day(key.lastUsedAt),
     ]),
   );
