@@ -24,46 +24,51 @@ export interface TestFailure {
  */
 export default class ClosingLine implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], errors: readonly unknown[]): void {
-    const counts = countTests(modules, errors.length);
+    const failures = listFailures(modules, errors);
+    const counts = countTests(modules, failures);
     const path = process.env["TORPOR_TEST_COUNTS"];
     if (path !== undefined && path !== "")
-      writeFileSync(path, `${JSON.stringify({ ...counts, failures: listFailures(modules, errors) })}\n`);
+      writeFileSync(path, `${JSON.stringify({ ...counts, failures })}\n`);
     // After the other reporters' own last words.
     process.on("exit", () => process.stdout.write(`${closingLine(counts)}\n`));
   }
 }
 
-/** The closing line itself. */
-export function closingLine({ passed, failed, skipped }: TestCounts): string {
+function closingLine({ passed, failed, skipped }: TestCounts): string {
   return `${passed} passed, ${failed} failed, ${skipped} skipped`;
 }
 
-type CountedModule = Pick<TestModule, "errors"> & {
-  children: { allTests(): Iterable<{ result(): { state: string } }> };
-};
+interface RunTest {
+  fullName: string;
+  result(): { state: string; errors?: readonly { message: string }[] | undefined };
+}
 
-type NamedModule = Pick<TestModule, "errors" | "moduleId"> & {
+/** What is read of vitest's modules. */
+export interface RunModule {
+  moduleId: string;
+  errors(): readonly { message: string }[];
   children: {
-    allTests(): Iterable<{
-      fullName: string;
-      result(): { state: string; errors?: readonly { message: string }[] | undefined };
-    }>;
+    allTests(): Iterable<RunTest>;
+    allSuites(): Iterable<{ fullName: string; errors(): readonly { message: string }[] }>;
   };
-};
+}
 
-/** Every failed test, file and stray error by name: what somebody who sees only the end of the output needs. */
-export function listFailures(
-  modules: readonly NamedModule[],
-  otherErrors: readonly unknown[],
-): TestFailure[] {
+/**
+ * Every failure by name: of a test, of what a file or a group does around its tests, and outside them all. What
+ * somebody who sees only the end of the output needs.
+ */
+export function listFailures(modules: readonly RunModule[], otherErrors: readonly unknown[]): TestFailure[] {
   const failures: TestFailure[] = [];
   for (const module of modules) {
     const file = relative(process.cwd(), module.moduleId);
     for (const test of module.children.allTests()) {
-      const { state, errors: found } = test.result();
+      const { state, errors } = test.result();
       if (state !== "passed" && state !== "skipped")
-        failures.push({ name: `${file} > ${test.fullName}`, message: found?.[0]?.message ?? state });
+        failures.push({ name: `${file} > ${test.fullName}`, message: errors?.[0]?.message ?? state });
     }
+    for (const suite of module.children.allSuites())
+      for (const { message } of suite.errors())
+        failures.push({ name: `${file} > ${suite.fullName}`, message });
     for (const { message } of module.errors()) failures.push({ name: file, message });
   }
   for (const error of otherErrors) failures.push({ name: "outside any test", message: messageOf(error) });
@@ -77,17 +82,15 @@ function messageOf(error: unknown): string {
     : String(error);
 }
 
-/** Counts every test by how it ended; one that never ran because its file failed is a failure of the file. */
-export function countTests(modules: readonly CountedModule[], otherErrors: number): TestCounts {
-  const counts: TestCounts = { passed: 0, failed: otherErrors, skipped: 0 };
+/** Counts tests by how they ended; whatever else failed counts as one each. */
+export function countTests(modules: readonly RunModule[], failures: readonly TestFailure[]): TestCounts {
+  const counts: TestCounts = { passed: 0, failed: failures.length, skipped: 0 };
   for (const module of modules) {
     for (const test of module.children.allTests()) {
       const { state } = test.result();
       if (state === "passed") counts.passed++;
       else if (state === "skipped") counts.skipped++;
-      else counts.failed++;
     }
-    counts.failed += module.errors().length;
   }
   return counts;
 }

@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
 import { run } from "@torpor/base";
-import { instanceNames } from "@torpor/host";
+import { instanceNames, IP_FORWARD_MARK } from "@torpor/host";
 import { eventually } from "./eventually.ts";
 
 /** Kinds of things an instance makes on a machine, and may therefore leave there. */
@@ -67,7 +67,7 @@ export async function lookAtMachine(stateDir: string): Promise<MachineState> {
     mount: new Set(mountPoints().filter(bears)),
     cgroup: new Set(cgroupsNamed(`torpor-${tag}`)),
     "loop device": new Set(loopDevices().filter(bears)),
-    ip_forward: new Set([readFileSync("/proc/sys/net/ipv4/ip_forward", "utf8").trim()]),
+    ip_forward: new Set([forwardingLeft(namespaces, tag)]),
     "machine directory": new Set(entriesOf(join(stateDir, "host", "machines"))),
   };
 }
@@ -82,34 +82,32 @@ export function leaksBetween(before: MachineState, after: MachineState): string[
 export interface LeakCheckOptions {
   /** Processes and mounts end a moment after they were told to. Default 5,000. */
   settleMs?: number;
-  /** Kinds that are not judged, e.g. `ip_forward` while another instance is up. */
-  except?: readonly LeakKind[];
 }
 
 /** @throws Error naming each thing that is there now and was not `before` */
 export async function expectNoLeaks(
   stateDir: string,
   before: MachineState,
-  { settleMs = 5000, except = [] }: LeakCheckOptions = {},
+  { settleMs = 5000 }: LeakCheckOptions = {},
 ): Promise<void> {
   let leaks: string[] = [];
   await eventually(
     () => `nothing of ${stateDir} to be left; there still is:\n  ${leaks.join("\n  ")}`,
     async () => {
-      leaks = leaksBetween(before, await lookAtMachine(stateDir)).filter(
-        (leak) => !except.some((kind) => leak.startsWith(`${kind}:`)),
-      );
+      leaks = leaksBetween(before, await lookAtMachine(stateDir));
       return leaks.length === 0;
     },
     settleMs,
   );
 }
 
-/** Whether another instance of Torpor is up on this machine, which keeps ip_forward on. */
-export async function otherInstanceUp(stateDir: string): Promise<boolean> {
-  const own = instanceNames(stateDir).routerNetns;
-  const namespaces = await jsonOf<{ name: string }>(["ip", "-json", "netns", "list"]);
-  return namespaces.some(({ name }) => /^torpor-[0-9a-f]{6}$/.test(name) && name !== own);
+/** What forwarding is but for other instances: the last to leave puts it back as it was found. */
+function forwardingLeft(namespaces: readonly { name: string }[], tag: string): string {
+  const othersUp = namespaces.some(
+    ({ name }) => /^torpor-[0-9a-f]{6}$/.test(name) && name !== `torpor-${tag}`,
+  );
+  const turnedOn = existsSync(IP_FORWARD_MARK);
+  return othersUp && turnedOn ? "0" : readFileSync("/proc/sys/net/ipv4/ip_forward", "utf8").trim();
 }
 
 async function jsonOf<T>(argv: [string, ...string[]]): Promise<T[]> {

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll } from "vitest";
 import { Instance, type InstanceOptions } from "./instance.ts";
-import { expectNoLeaks, lookAtMachine, type MachineState, otherInstanceUp } from "./leak-check.ts";
+import { expectNoLeaks, lookAtMachine, type MachineState } from "./leak-check.ts";
 
 /**
  * An instance for the tests of one file: started before them, stopped after them, and after that the machine must look as
@@ -19,9 +19,7 @@ export function useInstance(options: InstanceOptions = {}): () => Instance {
     if (instance === undefined || before === undefined) return;
     try {
       await instance.stop();
-      await expectNoLeaks(instance.stateDir, before, {
-        except: (await otherInstanceUp(instance.stateDir)) ? ["ip_forward"] : [],
-      });
+      await expectNoLeaks(instance.stateDir, before);
     } finally {
       await instance.remove();
     }

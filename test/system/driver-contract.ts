@@ -12,7 +12,7 @@ import type {
   MachineRoot,
 } from "../../host/src/driver/driver.ts";
 import { eventually } from "../src/eventually.ts";
-import { expectNoLeaks, lookAtMachine, type MachineState, otherInstanceUp } from "../src/leak-check.ts";
+import { expectNoLeaks, lookAtMachine, type MachineState } from "../src/leak-check.ts";
 import { DirectGuest } from "./direct-guest.ts";
 
 /** A driver and places for its machines, on a state directory of its own. */
@@ -49,9 +49,7 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
           await bed.removePlace(place);
         }
         await bed.close();
-        await expectNoLeaks(stateDir, before, {
-          except: (await otherInstanceUp(stateDir)) ? ["ip_forward"] : [],
-        });
+        await expectNoLeaks(stateDir, before);
       } finally {
         rmSync(stateDir, { recursive: true, force: true });
       }

@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
-import { expectNoLeaks, lookAtMachine, otherInstanceUp } from "../src/leak-check.ts";
+import { expectNoLeaks, lookAtMachine } from "../src/leak-check.ts";
 import { repositoryRoot } from "../src/repository.ts";
 
 /** A test run in small: starts an instance with a machine, says where, and waits to be killed. */
@@ -41,5 +41,5 @@ test.each([
     await ended;
   }
   await eventually("the state directory to be removed", () => !existsSync(stateDir), 60_000);
-  await expectNoLeaks(stateDir, before, { except: (await otherInstanceUp(stateDir)) ? ["ip_forward"] : [] });
+  await expectNoLeaks(stateDir, before);
 });

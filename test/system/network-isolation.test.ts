@@ -8,7 +8,7 @@ import { instanceNames } from "../../host/src/instance.ts";
 import { addressBlock } from "../../host/src/network/address-plan.ts";
 import { FAKE_INTERNET, FakeInternet } from "../src/fake-internet.ts";
 import { HttpClient } from "../src/http-client.ts";
-import { expectNoLeaks, lookAtMachine, type MachineState, otherInstanceUp } from "../src/leak-check.ts";
+import { expectNoLeaks, lookAtMachine, type MachineState } from "../src/leak-check.ts";
 import { DirectGuest } from "./direct-guest.ts";
 import { type GvisorBed, openGvisorBed } from "./gvisor-bed.ts";
 
@@ -81,9 +81,7 @@ describe("the network of a sandbox", () => {
       for (const one of [online, other, offline]) if (one !== undefined) await bed.slots.clear(one.slot);
       await bed?.close();
       await internet?.close();
-      await expectNoLeaks(stateDir, before, {
-        except: (await otherInstanceUp(stateDir)) ? ["ip_forward"] : [],
-      });
+      await expectNoLeaks(stateDir, before);
     } finally {
       rmSync(stateDir, { recursive: true, force: true });
     }

@@ -13,7 +13,7 @@ import type { Machine } from "@torpor/protocol";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { run } from "@torpor/base";
 import { Instance } from "../src/instance.ts";
-import { expectNoLeaks, lookAtMachine, type MachineState, otherInstanceUp } from "../src/leak-check.ts";
+import { expectNoLeaks, lookAtMachine, type MachineState } from "../src/leak-check.ts";
 import { templateCacheDir } from "../src/repository.ts";
 import { useInstance } from "../src/use-instance.ts";
 
@@ -112,9 +112,7 @@ describe("a template whose restore hook fails", () => {
   afterAll(async () => {
     try {
       await instance?.stop();
-      await expectNoLeaks(instance.stateDir, before, {
-        except: (await otherInstanceUp(instance.stateDir)) ? ["ip_forward"] : [],
-      });
+      await expectNoLeaks(instance.stateDir, before);
     } finally {
       await instance?.remove();
       rmSync(templatesDir, { recursive: true, force: true });
