@@ -3,3 +3,4 @@ export * from "./gate.ts";
 export * from "./log.ts";
 export * from "./run.ts";
 export * from "./scope.ts";
+export * from "./secret-values.ts";

@@ -23,16 +23,19 @@ const REDACTED_PATHS = [
 export interface LogOptions {
   name: string;
   level?: "debug" | "info" | "warn" | "error" | "silent";
+  /** Has the last word on each line. Default: it stays as it is. */
+  redact?: (line: string) => string;
 }
 
 /** JSON lines on standard error, secrets redacted here and nowhere else. */
-export function createLog({ name, level = "info" }: LogOptions): Log {
+export function createLog({ name, level = "info", redact }: LogOptions): Log {
   return pino(
     {
       name,
       level,
       redact: { paths: REDACTED_PATHS, censor: "[redacted]" },
       timestamp: pino.stdTimeFunctions.isoTime,
+      ...(redact === undefined ? {} : { hooks: { streamWrite: redact } }),
     },
     pino.destination({ dest: 2, sync: true }),
   );

@@ -57,7 +57,7 @@ export class FakeApi implements AsyncDisposable {
   readonly snapshots = new Map<string, Record<string, unknown>>();
   readonly sandboxes = new Map<string, Record<string, unknown>>();
   next: ScriptedCommand = {};
-  /** Answers to `METHOD /path`, given as they are; what was sent there is kept in `sent`. */
+  /** Answers to `METHOD /path`, given as they are; what was sent there is kept in `sent`, and what creates and forks were. */
   readonly scripted = new Map<string, unknown>();
   readonly sent = new Map<string, unknown>();
   codeLines: object[] = [];
@@ -101,8 +101,10 @@ export class FakeApi implements AsyncDisposable {
       if (body.length > 0) this.sent.set(route, JSON.parse(body.toString()));
       return json(request.method === "POST" ? 201 : 200, this.scripted.get(route));
     }
-    if (url.pathname === "/v1/sandboxes" && request.method === "POST")
+    if (url.pathname === "/v1/sandboxes" && request.method === "POST") {
+      this.sent.set("POST /v1/sandboxes", JSON.parse(body.toString()));
       return json(201, this.#create(JSON.parse(body.toString())));
+    }
     if (url.pathname === "/v1/sandboxes") {
       const wanted = url.searchParams.get("state"); // without it: what lives
       const items = [...this.sandboxes.values()].filter(({ state }) =>
@@ -151,7 +153,9 @@ export class FakeApi implements AsyncDisposable {
       return json(200, sandbox);
     }
     if (rest === "/fork") {
-      const { count = 1 } = JSON.parse(body.toString()) as { count?: number };
+      const asked = JSON.parse(body.toString()) as { count?: number };
+      this.sent.set("POST fork", asked);
+      const { count = 1 } = asked;
       const children: unknown[] = Array.from({ length: count }, () => ({ sandbox: this.#create({}) }));
       children.push({ error: { code: "capacity_exhausted", message: "the host is full" } });
       return json(201, { children });

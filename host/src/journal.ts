@@ -18,18 +18,30 @@ export interface BootMoment {
   notBeforeMs?: number;
 }
 
+/** What was asked for, without what must not be kept in the clear. */
+type KeptMachineSpec = Omit<ResolvedMachineSpec, "secrets">;
+
+/** What a guest is told beside its identity. */
+interface GuestSettings {
+  env: Record<string, string>;
+  user: string;
+  workdir: string;
+  /** Sealed, see `secret-box.ts`; absent for none, and of a machine that has ended. */
+  secrets?: string | undefined;
+}
+
 /** Everything the host must know of a machine after it was killed itself. */
 export interface MachineEntry {
   id: string;
   slot: number | null;
   state: MachineState;
-  spec: ResolvedMachineSpec;
+  spec: KeptMachineSpec;
   /** Incarnation in force: that of the spec at first, one more at each wake. */
   generation: number;
   /** Kept over sleep and wake. */
   machineId: string;
   /** What init is given beside the identity. */
-  settings: { env: Record<string, string>; user: string; workdir: string };
+  settings: GuestSettings;
   templateHash: string;
   driver: string;
   /** Sandbox process; null before it is started. */

@@ -3,7 +3,7 @@ import { chmodSync, chownSync, existsSync, rmSync } from "node:fs";
 import { mkdir, readFile, statfs } from "node:fs/promises";
 import { availableParallelism, hostname, totalmem } from "node:os";
 import { join } from "node:path";
-import { createLog, Gate, type Log, Scope, systemClock } from "@torpor/base";
+import { createLog, Gate, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
 import { CodedError, type HostHealth } from "@torpor/protocol";
 import { createHostApi } from "./api/host-api.ts";
 import { CgroupTree, systemCgroupMounts } from "./cgroup.ts";
@@ -27,6 +27,7 @@ import { GUEST_PIDS_LIMIT } from "./machine/unlock.ts";
 import { type Egress, Router, type RouterMemory } from "./network/router.ts";
 import { findResolvers, resolvConfText } from "./resolvers.ts";
 import { claimRunFile } from "./run-file.ts";
+import { SecretBox } from "./secret-box.ts";
 import { TemplateStore } from "./template/index.ts";
 
 const VERSION = "0.1.0";
@@ -42,7 +43,12 @@ async function main(): Promise<void> {
       "permission_denied",
       "the host runs machines and their networks and needs root; start it with `sudo torpor up`",
     );
-  const log = createLog({ name: "host", level: config.logLevel });
+  const secretValues = new SecretValues();
+  const log = createLog({
+    name: "host",
+    level: config.logLevel,
+    redact: (line) => secretValues.redact(line),
+  });
   const startedAt = performance.now();
   const hostDir = join(config.stateDir, "host");
   const runDir = join(config.stateDir, "run");
@@ -119,6 +125,8 @@ async function main(): Promise<void> {
     router,
     source: pools,
     feed,
+    secretBox: SecretBox.open(join(hostDir, "secrets.key")),
+    secretValues,
     clock: systemClock,
     log,
     resolvConf: resolvConfText(resolvers),

@@ -22,6 +22,8 @@ export const LIMITS = {
   maxMetadataBytes: 16 * 1024,
   maxEnvEntries: 256,
   maxEnvBytes: 128 * 1024,
+  maxSecretEntries: 64,
+  maxSecretBytes: 64 * 1024,
   /** Linux PATH_MAX less the NUL. */
   maxPathBytes: 4095,
   maxCommandBytes: 1024 * 1024,

@@ -29,7 +29,14 @@
  */
 import { z } from "zod";
 import { sandboxIdSchema, snapshotIdSchema, templateNameSchema } from "./ids.ts";
-import { type ActivityKind, type Attestation, envSchema, type HoldKind, networkSchema } from "./sandbox.ts";
+import {
+  type ActivityKind,
+  type Attestation,
+  envSchema,
+  type HoldKind,
+  networkSchema,
+  secretsSchema,
+} from "./sandbox.ts";
 import type { EndReason } from "./states.ts";
 
 export const machineSpecSchema = z.strictObject({
@@ -41,6 +48,8 @@ export const machineSpecSchema = z.strictObject({
   disk_mb: z.number().int().positive(),
   network: networkSchema,
   env: envSchema,
+  /** Environment whose values stand in no answer and no log, and on the disk only sealed. */
+  secrets: secretsSchema.default({}),
   /** Wall-clock deadline, Unix milliseconds; null for none. */
   deadline_unix_ms: z.number().int().nullable(),
   on_expire: z.enum(["destroy", "hibernate"]),

@@ -33,20 +33,32 @@ export const metadataSchema = z
     `at most ${LIMITS.maxMetadataBytes} bytes in all`,
   );
 
+/** As a shell takes them. */
+const variableNameSchema = z
+  .string()
+  .max(256)
+  .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, "must be letters, digits and '_', not starting with a digit");
+
 /** Environment variables: names as a shell takes them, at most 256 entries and 128 KiB in all. */
 export const envSchema = z
-  .record(
-    z
-      .string()
-      .max(256)
-      .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, "must be letters, digits and '_', not starting with a digit"),
-    z.string().refine(noNul, "must not contain NUL"),
-  )
+  .record(variableNameSchema, z.string().refine(noNul, "must not contain NUL"))
   .refine(
     (value) => Object.keys(value).length <= LIMITS.maxEnvEntries,
     `at most ${LIMITS.maxEnvEntries} entries`,
   )
   .refine((value) => totalBytes(value) <= LIMITS.maxEnvBytes, `at most ${LIMITS.maxEnvBytes} bytes in all`);
+
+/** Environment variables whose values are shown to nobody: at most 64 entries and 64 KiB in all. */
+export const secretsSchema = z
+  .record(variableNameSchema, z.string().refine(noNul, "must not contain NUL"))
+  .refine(
+    (value) => Object.keys(value).length <= LIMITS.maxSecretEntries,
+    `at most ${LIMITS.maxSecretEntries} entries`,
+  )
+  .refine(
+    (value) => totalBytes(value) <= LIMITS.maxSecretBytes,
+    `at most ${LIMITS.maxSecretBytes} bytes in all`,
+  );
 
 /** `ttl_seconds`: whole seconds from 1 to 30 days. */
 export const ttlSecondsSchema = z
@@ -115,6 +127,11 @@ export const createSandboxSchema = z.strictObject({
   tenant: tenantSchema.optional(),
   metadata: metadataSchema.default({}),
   env: envSchema.default({}),
+  secrets: secretsSchema
+    .default({})
+    .describe(
+      "Environment variables, over those of `env`, that no answer, event, log or error tells. Given again after every wake; children of a fork and sandboxes made from a snapshot get them too.",
+    ),
   cpu: z
     .number()
     .min(LIMITS.minCpu)
@@ -273,6 +290,7 @@ export const forkSchema = z.strictObject({
   count: z.number().int("must be a whole number").min(1).max(LIMITS.maxForkCount).default(1),
   ttl_seconds: ttlSecondsSchema.optional().describe("Of the children; default as the parent's."),
   metadata: metadataSchema.optional().describe("Of the children, over the parent's."),
+  secrets: secretsSchema.optional().describe("Of the children, over the parent's."),
 });
 export type ForkRequest = z.infer<typeof forkSchema>;
 

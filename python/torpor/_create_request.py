@@ -26,7 +26,7 @@ def create_body(
 ) -> bytes:
     """The body of a create. The three clocks are apart since None is a value of theirs."""
     fields = dict(given)
-    for name in ("metadata", "env"):
+    for name in ("metadata", "env", "secrets"):
         if fields.get(name) is not None:
             fields[name] = dict(fields[name])
     clocks = {

@@ -50,6 +50,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
         name: Optional[str] = None,
         metadata: Optional[Mapping[str, str]] = None,
         env: Optional[Mapping[str, str]] = None,
+        secrets: Optional[Mapping[str, str]] = None,
         cpu: Optional[float] = None,
         memory_mb: Optional[int] = None,
         disk_mb: Optional[int] = None,
@@ -71,8 +72,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
         `template`: default `code-interpreter`. `ttl_seconds`: wall-clock seconds until `on_expire`, counted from now or
         from the last `set_ttl`; default 300, none when persistent. `persistent`: lives until its owner destroys it,
         asleep when idle; needs `tenant`, or `tenant_id` in the metadata. `tenant`: whose data is inside; default the
-        account. `metadata`: labels to find it by. `env`: environment of everything that runs in it. `cpu`: limit in
-        cores, default 1. `memory_mb`: default 1024. `disk_mb`: default 4096. `network`: default `internet`, out to
+        account. `metadata`: labels to find it by. `env`: environment of everything that runs in it. `secrets`:
+        environment too, whose values no answer, event, log or error tells; kept over sleep, for forks and for sandboxes
+        made from its snapshots. `cpu`: limit in cores, default 1. `memory_mb`: default 1024. `disk_mb`: default 4096. `network`: default `internet`, out to
         public addresses only. `idle_timeout_seconds`: without owner activity until `on_idle`; default none, 300 when
         persistent. `on_idle`: default `hibernate`. `on_expire`: default `destroy`. `retention_seconds`: how long a
         hibernation image is kept; default for good. `auto_wake`: whether work wakes it; default True. `from_snapshot`:
@@ -92,6 +94,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
             "name": name,
             "metadata": metadata,
             "env": env,
+            "secrets": secrets,
             "cpu": cpu,
             "memory_mb": memory_mb,
             "disk_mb": disk_mb,
@@ -122,6 +125,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
         name: Optional[str] = None,
         metadata: Optional[Mapping[str, str]] = None,
         env: Optional[Mapping[str, str]] = None,
+        secrets: Optional[Mapping[str, str]] = None,
         cpu: Optional[float] = None,
         memory_mb: Optional[int] = None,
         disk_mb: Optional[int] = None,
@@ -152,6 +156,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
             "name": name,
             "metadata": metadata,
             "env": env,
+            "secrets": secrets,
             "cpu": cpu,
             "memory_mb": memory_mb,
             "disk_mb": disk_mb,
@@ -236,16 +241,22 @@ class Sandbox(SandboxExecution, SandboxLifecycle):
         *,
         ttl_seconds: MaybeSeconds = UNSET,
         metadata: Optional[Mapping[str, str]] = None,
+        secrets: Optional[Mapping[str, str]] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: float = LONG_SECONDS,
     ) -> ForkResult:
         """Copies it, memory and processes included, `count` times (1 to 100). It runs on after a short pause.
 
-        The children have ids of their own and inherit its lifecycle and network, unless given; each fails on its own.
+        The children have ids of their own and inherit its lifecycle, network, environment and secrets; `metadata` and
+        `secrets` given here go over the parent's. Each child fails on its own.
         """
         if count < 1:
             raise invalid(f"count must be at least 1; it is {count}", "count")
-        fields = {"count": count, "metadata": None if metadata is None else dict(metadata)}
+        fields = {
+            "count": count,
+            "metadata": None if metadata is None else dict(metadata),
+            "secrets": None if secrets is None else dict(secrets),
+        }
         answer = self._ask(
             "POST", "/fork", fields, {"ttl_seconds": ttl_seconds}, call_timeout_seconds, idempotency_key
         )

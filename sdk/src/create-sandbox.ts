@@ -40,6 +40,11 @@ export interface SandboxCreateOptions extends KeyedCallOptions {
   metadata?: Readonly<Record<string, string>> | undefined;
   /** Environment of everything that runs in it. */
   env?: Readonly<Record<string, string>> | undefined;
+  /**
+   * Environment variables, over those of `env`, that no answer, event, log or error tells: API keys and the like. Given
+   * again after every wake; forks and sandboxes made from its snapshots get them too.
+   */
+  secrets?: Readonly<Record<string, string>> | undefined;
   /** Limit, cores; default 1, fractions allowed. */
   cpu?: number | undefined;
   /** Default 1024. */

@@ -15,6 +15,8 @@ export interface ForkOptions extends KeyedCallOptions {
   ttlSeconds?: number | undefined;
   /** Labels of the children, over the parent's. */
   metadata?: Readonly<Record<string, string>> | undefined;
+  /** Secrets of the children, over the parent's. */
+  secrets?: Readonly<Record<string, string>> | undefined;
 }
 
 /** What came of a fork. */

@@ -1,6 +1,7 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
-import { createLog, Scope, systemClock } from "@torpor/base";
+import { createLog, Scope, SecretValues, systemClock } from "@torpor/base";
+import { API_KEY_ANYWHERE } from "./auth/authenticator.ts";
 import { bootstrapKey } from "./auth/bootstrap-key.ts";
 import { readConfig, type ServerConfig } from "./config.ts";
 import { dropPrivileges, giveFolder } from "./drop-privileges.ts";
@@ -13,7 +14,12 @@ import { KeyStore } from "./store/key-store.ts";
 const EXIT_WITHIN_MS = 4_500;
 
 async function main(config: ServerConfig): Promise<void> {
-  const log = createLog({ name: "server", level: config.logLevel });
+  const secretValues = new SecretValues([API_KEY_ANYWHERE]);
+  const log = createLog({
+    name: "server",
+    level: config.logLevel,
+    redact: (line) => secretValues.redact(line),
+  });
   const runDir = join(config.stateDir, "run");
   const serverDir = join(config.stateDir, "server");
   mkdirSync(runDir, { recursive: true, mode: 0o755 });
@@ -42,6 +48,7 @@ async function main(config: ServerConfig): Promise<void> {
     maxLifetimeSeconds: config.maxLifetimeSeconds,
     webhooks: { allow: config.webhookAllow },
     log,
+    secretValues,
   });
   scope.defer(() => server.close());
   writeInstance(recordFile, server.url);

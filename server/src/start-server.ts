@@ -2,7 +2,7 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { getRequestListener } from "@hono/node-server";
-import { type Clock, type Log, Scope, systemClock } from "@torpor/base";
+import { type Clock, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
 import { CodedError, randomText } from "@torpor/protocol";
 import { Authenticator } from "./auth/authenticator.ts";
 import { KeyWatch } from "./auth/key-watch.ts";
@@ -43,6 +43,8 @@ export interface StartServerOptions {
   /** Default 127.0.0.1 and a free port. */
   listen?: { host: string; port: number };
   log: Log;
+  /** Values that neither the log nor an error answer tells, shared with the log. Default: errors alone. */
+  secretValues?: SecretValues;
   clock?: Clock;
   /** The absolute end of every sandbox made from now on, seconds from its create, whatever its account allows. Default none. */
   maxLifetimeSeconds?: number | undefined;
@@ -115,7 +117,15 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const authenticator = new Authenticator(keyStore, clock, log);
   const keyWatch = new KeyWatch(keyStore, clock, log);
   scope.defer(() => keyWatch.close());
-  const api = new Api({ authenticator, keyWatch, idempotency, metrics, clock, log });
+  const api = new Api({
+    authenticator,
+    keyWatch,
+    idempotency,
+    metrics,
+    secretValues: options.secretValues ?? new SecretValues(),
+    clock,
+    log,
+  });
   const [link] = placement.links;
   if (link === undefined) throw new Error("a server needs a host");
   const soleServer = database.kind === "sqlite";

@@ -315,7 +315,7 @@ export class FakeHost {
       image: null,
       last_oom_at: null,
     };
-    this.machines.set(id, { machine, guest: new FakeGuest(spec.env), spec });
+    this.machines.set(id, { machine, guest: new FakeGuest({ ...spec.env, ...spec.secrets }), spec });
     this.#armDeadline(machine);
     this.#emit("started", machine);
     return machine;

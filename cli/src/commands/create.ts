@@ -3,6 +3,7 @@ import type { SandboxCreateOptions } from "@torpor/sdk";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
+import { addSecretOption } from "./secret-option.ts";
 
 /** Options of `create` and `run` that say what sandbox to make. */
 export interface CreateFlags {
@@ -19,6 +20,7 @@ export interface CreateFlags {
   tenant?: string;
   metadata?: Record<string, string>;
   env?: Record<string, string>;
+  secret?: Record<string, string>;
   cpu?: number;
   memory?: number;
   disk?: number;
@@ -27,7 +29,7 @@ export interface CreateFlags {
 
 /** Adds them to a command. */
 export function addCreateOptions(command: Command): Command {
-  return command
+  return addSecretOption(command)
     .option("-t, --template <name>", "template to start from (default code-interpreter)")
     .option(
       "--ttl <seconds>",
@@ -76,6 +78,7 @@ export function createOptions(flags: CreateFlags): SandboxCreateOptions {
     tenant: flags.tenant,
     metadata: flags.metadata,
     env: flags.env,
+    secrets: flags.secret,
     cpu: flags.cpu,
     memoryMb: flags.memory,
     diskMb: flags.disk,

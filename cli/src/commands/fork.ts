@@ -4,11 +4,11 @@ import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { EXIT, ExitWith } from "../failure.ts";
 import { collectPair, parseNumber } from "./create.ts";
+import { addSecretOption } from "./secret-option.ts";
 
 /** `torpor fork`: copies of a sandbox, which goes on. */
 export function registerFork(program: Command, context: CliContext): void {
-  program
-    .command("fork")
+  addSecretOption(program.command("fork"))
     .summary("copy a sandbox, memory and all")
     .description("Makes copies with the memory and files of a sandbox, which goes on, and prints their ids.")
     .argument("<id>", "id of the sandbox")
@@ -18,13 +18,18 @@ export function registerFork(program: Command, context: CliContext): void {
     .action(
       async (
         id: string,
-        flags: { count?: number; ttl?: number; metadata?: Record<string, string> },
+        flags: {
+          count?: number;
+          ttl?: number;
+          metadata?: Record<string, string>;
+          secret?: Record<string, string>;
+        },
         command: Command,
       ) => {
         const invocation = invocationOf(context, command);
         const sandbox = await clientFor(invocation).sandboxes.get(id);
-        const { count, ttl, metadata } = flags;
-        const { children, failures } = await sandbox.fork({ count, ttlSeconds: ttl, metadata });
+        const { count, ttl, metadata, secret: secrets } = flags;
+        const { children, failures } = await sandbox.fork({ count, ttlSeconds: ttl, metadata, secrets });
         const items = children.map(({ info }) => info);
         const errors = failures.map(({ code, message }) => ({ code, message }));
         invocation.answer(wireForm({ items, errors }), () => items.map((info) => info.id).join("\n"));

@@ -29,7 +29,13 @@ const manifestSchema = z.object({
   /** The key the locked guest asks for before it takes a new identity. */
   host_key: z.string(),
   /** What the guest was told at its last init. */
-  settings: z.object({ env: z.record(z.string(), z.string()), user: z.string(), workdir: z.string() }),
+  settings: z.object({
+    env: z.record(z.string(), z.string()),
+    user: z.string(),
+    workdir: z.string(),
+    /** Sealed. */
+    secrets: z.string().optional(),
+  }),
   name: z.string().nullable(),
   created_at: z.string(),
   files: z.array(fileSchema),

@@ -1,5 +1,6 @@
 import { Agent, type IncomingMessage, request } from "node:http";
 import { setTimeout as delay } from "node:timers/promises";
+import { redactJson } from "@torpor/base";
 import { type Attestation, attestationSchema, CodedError, GUEST_PORT } from "@torpor/protocol";
 
 /** What of an identity is nobody's yet: given ahead to a copy that waits. Wire names as the guest agent takes them. */
@@ -49,6 +50,7 @@ export interface GuestIdentity {
 
 /** Hooks have limits of their own; this one is for all of them together. */
 const FREEZE_TIMEOUT_MS = 120_000;
+const INIT_TIMEOUT_MS = 15_000;
 /** Largest answer read from a guest on these calls, bytes. */
 const MAX_ANSWER_BYTES = 256 * 1024;
 
@@ -139,24 +141,26 @@ export class GuestClient {
   /**
    * Unlocks a restored guest. Fail closed: an incomplete attestation throws.
    *
+   * @param redact takes what must not be told out of every text of the answer
    * @throws CodedError `guest_unavailable` with the attestation in `details`.
    */
-  async init(identity: GuestIdentity, timeoutMs = 15_000): Promise<Attestation> {
+  async init(identity: GuestIdentity, redact?: (text: string) => string): Promise<Attestation> {
     const body = { ...identity, now_unix_ns: `${BigInt(Date.now()) * 1_000_000n}` };
     // A number, not a string, is what the agent reads; 64-bit nanoseconds do not fit a JavaScript number.
     const json = JSON.stringify(body).replace(/"now_unix_ns":"(\d+)"/, '"now_unix_ns":$1');
-    const answer = await this.#call("POST", "/torpor/init", json, timeoutMs);
-    const parsed = attestationSchema.safeParse(answer.json);
+    const { status, json: said } = await this.#call("POST", "/torpor/init", json, INIT_TIMEOUT_MS);
+    const told = redact === undefined || said === undefined ? said : redactJson(said, redact);
+    const parsed = attestationSchema.safeParse(told);
     if (
-      answer.status !== 200 ||
+      status !== 200 ||
       !parsed.success ||
       !parsed.data.complete ||
       parsed.data.generation !== identity.generation
     ) {
       throw new CodedError(
         "guest_unavailable",
-        `the guest at ${this.address} did not attest its new identity (HTTP ${answer.status}): ${JSON.stringify(answer.json).slice(0, 2000)}`,
-        { details: { attestation: answer.json } },
+        `the guest at ${this.address} did not attest its new identity (HTTP ${status}): ${JSON.stringify(told).slice(0, 2000)}`,
+        { details: { attestation: told } },
       );
     }
     return parsed.data;

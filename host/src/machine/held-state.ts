@@ -85,7 +85,8 @@ export class HeldState {
   /** It has ended, in the journal now or as soon as that can be written. */
   finish(reason: EndReason, message: string | null): void {
     const endedAt = this.entry.endedAt ?? this.parts.clock.now(); // known since its processes are gone
-    Object.assign(this.entry, { state: "ended", reason, message, endedAt });
+    const { secrets: _secrets, ...settings } = this.entry.settings; // of no use to anybody any more
+    Object.assign(this.entry, { state: "ended", reason, message, endedAt, settings });
     this.#onGone();
     this.parts.journal.end(this.entry);
   }

@@ -1,7 +1,8 @@
-import type { Clock, Log } from "@torpor/base";
+import type { Clock, Log, SecretValues } from "@torpor/base";
 import type { Driver } from "../driver/driver.ts";
 import type { ImageStore } from "../image/image-store.ts";
 import type { Router } from "../network/router.ts";
+import type { SecretBox } from "../secret-box.ts";
 import type { Capacity, Headroom } from "./capacity.ts";
 import type { EventFeed } from "./event-feed.ts";
 import type { MachineJournal } from "./machine-journal.ts";
@@ -35,6 +36,9 @@ export interface MachineParts {
   images: ImageStore;
   sleep: Sleep;
   feed: EventFeed;
+  secretBox: Pick<SecretBox, "seal" | "unseal">;
+  /** Values that the log does not tell. */
+  secretValues: Pick<SecretValues, "hold">;
   clock: Clock;
   log: Log;
   /** Written to each guest's /etc/resolv.conf. */

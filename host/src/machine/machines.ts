@@ -20,6 +20,7 @@ import { endedError, toMachine } from "./machine-record.ts";
 import { newEntry } from "./new-entry.ts";
 import type { Phase } from "./phase.ts";
 import { requireSnapshot, toSnapshot } from "./snapshots.ts";
+import { withoutSecrets } from "./without-secrets.ts";
 
 /** How often a machine is looked at that somebody waits for to stand still. */
 const SETTLE_LOOK_MS = 10;
@@ -68,7 +69,7 @@ export class Machines {
    * @returns the machine and whether this call made it. @throws CodedError when it cannot be made; nothing stays then.
    */
   async create(id: string, spec: ResolvedMachineSpec): Promise<{ machine: Machine; created: boolean }> {
-    const { capacity, headroom, driver, clock, journal } = this.#parts;
+    const { capacity, headroom, driver, clock, journal, secretBox } = this.#parts;
     if (this.#closed)
       throw new CodedError("host_unavailable", `machine ${id} was not made: this host is being taken down`);
     const existing = this.#held.get(id);
@@ -79,7 +80,7 @@ export class Machines {
       return { machine: known, created: false };
     }
     checkCapacity(spec, capacity, headroom());
-    const entry = newEntry(id, spec, driver.info.name, clock);
+    const entry = newEntry(id, spec, driver.info.name, clock, secretBox);
     journal.commit(entry);
     return { machine: await this.#hold(entry).create(), created: true };
   }
@@ -205,13 +206,18 @@ export class Machines {
     return machine;
   }
 
-  /** Last 1 MiB of what PID 1 wrote. */
+  /** Last 1 MiB of what PID 1 wrote, without the machine's secrets. */
   async console(id: string): Promise<string> {
     const held = this.#require(id);
-    const { phase } = held;
-    if (phase.name === "failed" && phase.slot !== null)
-      return readConsole(this.#parts.slots.placeOf(phase.slot, "", 0).directory);
-    return readConsole(held.requireRunning().handle.place.directory);
+    const { phase, entry } = held;
+    const { slots, secretBox } = this.#parts;
+    const { directory } =
+      phase.name === "failed" && phase.slot !== null
+        ? slots.placeOf(phase.slot, "", 0)
+        : held.requireRunning().handle.place;
+    const text = await readConsole(directory);
+    const secrets = secretBox.unseal(entry.settings.secrets, entry.spec.tenant);
+    return withoutSecrets(Object.values(secrets))?.(text) ?? text;
   }
 
   /**

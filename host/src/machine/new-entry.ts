@@ -2,10 +2,17 @@ import { randomBytes } from "node:crypto";
 import type { Clock } from "@torpor/base";
 import type { ResolvedMachineSpec } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
+import type { SecretBox } from "../secret-box.ts";
 import { momentOf } from "./boot-moment.ts";
 
 /** The journal's first word on a machine: what is meant to be. */
-export function newEntry(id: string, spec: ResolvedMachineSpec, driver: string, clock: Clock): MachineEntry {
+export function newEntry(
+  id: string,
+  { secrets, ...spec }: ResolvedMachineSpec,
+  driver: string,
+  clock: Clock,
+  secretBox: Pick<SecretBox, "seal">,
+): MachineEntry {
   const now = clock.now();
   const deadline = spec.deadline_unix_ms;
   return {
@@ -15,7 +22,12 @@ export function newEntry(id: string, spec: ResolvedMachineSpec, driver: string, 
     spec,
     generation: spec.generation,
     machineId: newMachineId(),
-    settings: { env: spec.env, user: "user", workdir: "/home/user" },
+    settings: {
+      env: spec.env,
+      user: "user",
+      workdir: "/home/user",
+      secrets: secretBox.seal(secrets, spec.tenant),
+    },
     templateHash: "",
     driver,
     pid: null,

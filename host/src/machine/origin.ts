@@ -29,7 +29,7 @@ async function fromTemplate(
   Object.assign(entry, {
     templateHash: acquired.template.hash,
     source: acquired.source,
-    settings: { env: { ...env, ...entry.spec.env }, user, workdir },
+    settings: { ...entry.settings, env: { ...env, ...entry.spec.env }, user, workdir },
   });
   if (acquired.machineId === undefined)
     return { machine: acquired, identity: { machine_id: entry.machineId } };
@@ -40,7 +40,7 @@ async function fromTemplate(
 async function fromSnapshot(
   entry: MachineEntry,
   snapshotId: string,
-  { images, sleep }: MachineParts,
+  { images, sleep, secretBox }: MachineParts,
   signal: AbortSignal,
 ): Promise<Origin> {
   const manifest = await requireSnapshot(images, snapshotId);
@@ -53,7 +53,16 @@ async function fromSnapshot(
       { details: { field: "disk_mb" } },
     );
   }
-  const settings = { ...manifest.settings, env: { ...manifest.settings.env, ...entry.spec.env } };
+  const { tenant, env } = entry.spec;
+  const secrets = {
+    ...secretBox.unseal(manifest.settings.secrets, tenant),
+    ...secretBox.unseal(entry.settings.secrets, tenant),
+  };
+  const settings = {
+    ...manifest.settings,
+    env: { ...manifest.settings.env, ...env },
+    secrets: secretBox.seal(secrets, tenant),
+  };
   Object.assign(entry, { templateHash: manifest.template_hash, source: "snapshot", settings });
   return {
     machine: await sleep.restore(manifest, signal),

@@ -3,9 +3,13 @@ import type { MachineEntry } from "../journal.ts";
 import type { GuestIdentity } from "./guest-client.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import type { Standing } from "./phase.ts";
+import { withoutSecrets } from "./without-secrets.ts";
 
 /** Processes of the user inside: a fork bomb ends here, far below what would hurt the agent. */
 export const GUEST_PIDS_LIMIT = 1024;
+
+/** How long from an init on the log is kept from telling its secrets, milliseconds: longer than any may take. */
+const REDACTED_FOR_MS = 60_000;
 
 /** What differs between the restores of one machine. */
 type Incarnation = Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation">;
@@ -55,30 +59,36 @@ async function introduce(
   entry: MachineEntry,
   { guest }: Standing,
   incarnation: Incarnation,
-  { resolvConf, clock }: MachineParts,
+  { resolvConf, clock, secretBox, secretValues }: MachineParts,
   signal: AbortSignal,
 ): Promise<void> {
   const { spec, settings } = entry;
   signal.throwIfAborted();
   signal.addEventListener("abort", () => guest.close(), { once: true });
   const hostKey = randomBytes(24).toString("hex");
-  entry.attestation = await guest.init({
-    ...incarnation,
-    sandbox_id: entry.id,
-    template: spec.template,
-    hostname: entry.id,
-    env: settings.env,
-    access_token: entry.accessToken,
-    host_key: hostKey,
-    entropy_base64: randomBytes(64).toString("base64"),
-    resolv_conf: spec.network === "none" ? "" : resolvConf,
-    default_user: settings.user,
-    default_workdir: settings.workdir,
-    pids_limit: GUEST_PIDS_LIMIT,
-    ...(entry.deadlineUnixMs === null ? {} : { deadline_unix_ms: entry.deadlineUnixMs }),
-    tenant: spec.tenant,
-  });
+  const secrets = secretBox.unseal(settings.secrets, spec.tenant);
+  const values = Object.values(secrets);
+  if (values.length > 0) clock.after(REDACTED_FOR_MS, secretValues.hold(values));
+  const attestation = await guest.init(
+    {
+      ...incarnation,
+      sandbox_id: entry.id,
+      template: spec.template,
+      hostname: entry.id,
+      env: { ...settings.env, ...secrets },
+      access_token: entry.accessToken,
+      host_key: hostKey,
+      entropy_base64: randomBytes(64).toString("base64"),
+      resolv_conf: spec.network === "none" ? "" : resolvConf,
+      default_user: settings.user,
+      default_workdir: settings.workdir,
+      pids_limit: GUEST_PIDS_LIMIT,
+      ...(entry.deadlineUnixMs === null ? {} : { deadline_unix_ms: entry.deadlineUnixMs }),
+      tenant: spec.tenant,
+    },
+    withoutSecrets(values),
+  );
   signal.throwIfAborted();
-  Object.assign(entry, { hostKey, generation: incarnation.generation });
+  Object.assign(entry, { attestation, hostKey, generation: incarnation.generation });
   entry.startedAt ??= clock.now();
 }

@@ -7,6 +7,8 @@ export type InitBehaviour =
   | "attests another generation"
   | "attests incompletely"
   | "refuses"
+  | "tells its environment"
+  | "refuses and tells its environment"
   | "answers nonsense"
   | "hangs";
 
@@ -87,6 +89,10 @@ export class FakeGuest {
         return { status: 200, json: { ...attestation, complete: false } };
       case "refuses":
         return { status: 500, json: { ...attestation, complete: false } };
+      case "tells its environment":
+        return { status: 200, json: telling(attestation, identity) };
+      case "refuses and tells its environment":
+        return { status: 500, json: telling({ ...attestation, complete: false }, identity) };
       case "answers nonsense":
         return { status: 200, json: "yes" };
       case "hangs":
@@ -99,6 +105,11 @@ export class FakeGuest {
     this.#server.closeAllConnections();
     await closed;
   }
+}
+
+/** As a guest does whose hook printed its environment. */
+function telling(attestation: object, { env }: Record<string, unknown>): object {
+  return { ...attestation, steps: [{ name: "hooks", outcome: "done", detail: JSON.stringify(env) }] };
 }
 
 async function bodyOf(incoming: IncomingMessage): Promise<string> {

@@ -1,7 +1,7 @@
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Clock, FakeClock, silentLog } from "@torpor/base";
+import { type Clock, FakeClock, SecretValues, silentLog } from "@torpor/base";
 import { ImageStore } from "../../src/image/image-store.ts";
 import { Journal, type MachineEntry } from "../../src/journal.ts";
 import { EventFeed } from "../../src/machine/event-feed.ts";
@@ -11,6 +11,7 @@ import type { MachineSource } from "../../src/machine/machine-parts.ts";
 import { type Adoption, Machines } from "../../src/machine/machines.ts";
 import { Sleep } from "../../src/machine/sleep.ts";
 import { Slots } from "../../src/machine/slots.ts";
+import { SecretBox } from "../../src/secret-box.ts";
 import { FakeDriver } from "./fake-driver.ts";
 import { FakeRouter } from "./fake-router.ts";
 
@@ -107,6 +108,8 @@ export class MachineBench {
       router: this.router,
       source,
       feed: this.feed,
+      secretBox: SecretBox.open(join(this.directory, "secrets.key")),
+      secretValues: new SecretValues(),
       clock: this.timekeeper,
       log: silentLog,
       resolvConf: "nameserver 192.0.2.1\n",

@@ -14,6 +14,8 @@ export interface Caller {
   readonly operator: OperatorScope | undefined;
 }
 
+/** A key wherever it stands in a text: no log line tells one. */
+export const API_KEY_ANYWHERE = /tp_[A-Za-z0-9]{40}/g;
 /** `tp_` and 40 characters of 62: 238 bits. */
 const KEY_PATTERN = /^tp_[A-Za-z0-9]{40}$/;
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";

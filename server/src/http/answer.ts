@@ -94,9 +94,10 @@ export function sendError(
   error: CodedError,
   requestId: string,
   headers: OutgoingHttpHeaders = {},
+  redact: (text: string) => string = (text) => text,
 ): void {
   const extra: OutgoingHttpHeaders = { ...headers };
   if (error.code === "unauthenticated") extra["www-authenticate"] = 'Bearer realm="torpor"';
   if (error.retryable && error.status !== 409) extra["retry-after"] = "1";
-  sendJson(incoming, outgoing, error.status, error.toEnvelope(requestId), extra);
+  sendJson(incoming, outgoing, error.status, redact(JSON.stringify(error.toEnvelope(requestId))), extra);
 }

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { HttpBindings } from "@hono/node-server";
 import { OpenAPIHono, type RouteConfig } from "@hono/zod-openapi";
-import type { Clock, Log } from "@torpor/base";
+import type { Clock, Log, SecretValues } from "@torpor/base";
 import { CodedError, LIMITS, type Scope } from "@torpor/protocol";
 import type { Context } from "hono";
 import { z } from "zod";
@@ -78,6 +78,8 @@ export interface ApiOptions {
   keyWatch: KeyWatch;
   idempotency: Idempotency;
   metrics: Metrics;
+  /** Values that neither the log nor an error answer tells. */
+  secretValues: SecretValues;
   clock: Clock;
   log: Log;
 }
@@ -87,6 +89,8 @@ interface PathMethods {
   methods: Set<string>;
 }
 
+/** How long after a request its secrets are still kept from the log, milliseconds: what it left to be undone takes less. */
+const REDACTED_FOR_MS = 60_000;
 const REQUEST_ID_PATTERN = /^[\w.:-]{1,64}$/;
 const ALREADY_SENT = { headers: { "x-hono-already-sent": "true" } };
 
@@ -169,7 +173,9 @@ export class Api {
       let body: unknown;
       if (definition.body !== undefined) {
         rawBody = await readBody(incoming, definition.maxBodyBytes ?? LIMITS.maxJsonBodyBytes);
-        body = checkInput(definition.body, parseJson(rawBody, incoming.headers["content-type"]), "body");
+        const given = parseJson(rawBody, incoming.headers["content-type"]);
+        this.#keepSecret(given, outgoing);
+        body = checkInput(definition.body, given, "body");
       }
       const answer = await run(
         makeCall(context, {
@@ -188,7 +194,7 @@ export class Api {
       const coded = toCodedError(error, log, requestId);
       notes["code"] = coded.code;
       if (coded.status >= 500) notes["err"] = coded;
-      sendError(incoming, outgoing, coded, requestId);
+      sendError(incoming, outgoing, coded, requestId, {}, (text) => this.#options.secretValues.redact(text));
     }
     return new Response(null, ALREADY_SENT);
   }
@@ -215,6 +221,17 @@ export class Api {
       },
     });
     return keptAnswer(kept);
+  }
+
+  /** What comes as `secrets` is told by no log line and no error while the request is under way, and shortly after. */
+  #keepSecret(body: unknown, outgoing: ServerResponse): void {
+    if (typeof body !== "object" || body === null || !("secrets" in body)) return;
+    const { secrets } = body;
+    if (typeof secrets !== "object" || secrets === null) return;
+    const values = Object.values(secrets).filter((value) => typeof value === "string");
+    if (values.length === 0) return;
+    const release = this.#options.secretValues.hold(values);
+    outgoing.once("close", () => void this.#options.clock.after(REDACTED_FOR_MS, release));
   }
 
   #logWhenDone(

@@ -8,7 +8,7 @@ interface InputIssue {
 }
 
 /** Fields whose values may be secret: an error names them and keeps their values out. */
-const SECRET_FIELDS = new Set(["env", "stdin"]);
+const SECRET_FIELDS = new Set(["env", "secrets", "stdin"]);
 const PATH_FIELDS = new Set(["path", "source", "destination", "cwd"]);
 const MAX_SHOWN_CHARACTERS = 80;
 const MAX_ISSUES = 20;

@@ -24,6 +24,8 @@ export interface CreatePlan {
   autoWake: boolean;
   metadata: Record<string, string>;
   env: Record<string, string>;
+  /** Handed to the host and kept nowhere here. */
+  secrets: Record<string, string>;
   cpu: number;
   memoryMb: number;
   diskMb: number;
@@ -79,6 +81,7 @@ export function createPlan(
     autoWake: request.auto_wake,
     metadata: request.metadata,
     env: request.env,
+    secrets: request.secrets,
     cpu: request.cpu ?? snapshot?.cpu ?? LIMITS.defaultCpu,
     memoryMb: request.memory_mb ?? snapshot?.memoryMb ?? LIMITS.defaultMemoryMb,
     diskMb: request.disk_mb ?? snapshot?.diskMb ?? LIMITS.defaultDiskMb,

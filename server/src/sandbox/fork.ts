@@ -81,7 +81,8 @@ function childPlan(
     retentionSeconds: parent.retentionSeconds,
     autoWake: parent.autoWake,
     metadata: { ...parent.metadata, ...request.metadata },
-    env: {}, // the host keeps the parent's with the snapshot
+    env: {}, // the host keeps the parent's with the snapshot, and its secrets
+    secrets: request.secrets ?? {},
     cpu: parent.cpu,
     memoryMb: parent.memoryMb,
     diskMb: parent.diskMb,

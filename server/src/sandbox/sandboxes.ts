@@ -114,7 +114,13 @@ export class Sandboxes {
     this.#creating.add(id);
     try {
       const createdAt = this.#clock.now();
-      const { ttlSeconds: planned, env: _env, fromSnapshot: _fromSnapshot, ...columns } = plan;
+      const {
+        ttlSeconds: planned,
+        env: _env,
+        secrets: _secrets,
+        fromSnapshot: _fromSnapshot,
+        ...columns
+      } = plan;
       const ttlSeconds = planned === null || most === null ? planned : Math.min(planned, most);
       const record = await this.#store.insert(scope, {
         ...columns,
@@ -147,6 +153,7 @@ export class Sandboxes {
         disk_mb: record.diskMb,
         network: record.network,
         env: plan.env,
+        secrets: plan.secrets,
         deadline_unix_ms: record.expiresAt,
         on_expire: record.onExpire,
         idle_timeout_seconds: record.idleTimeoutSeconds,
