@@ -6,7 +6,7 @@ import { ensureTemplates, Instance, templateCacheDir } from "@torpor/test";
 import { BareRuntime } from "./bare-runtime.ts";
 import { burstOfCreates } from "./burst.ts";
 import { createOnHit, createOnMiss } from "./create.ts";
-import { deadlineOvershoot } from "./deadlines.ts";
+import { deadlineOvershoot, deadlineOvershootOf200 } from "./deadlines.ts";
 import { crashStorm, createDestroyCycles } from "./endurance.ts";
 import { execRoundTrip } from "./exec.ts";
 import { type Figure, renderTable } from "./figures.ts";
@@ -116,6 +116,8 @@ if (wanted("idle"))
 if (wanted("burst")) await part("32 at once", {}, (instance) => burstOfCreates(instance, TEMPLATE));
 if (wanted("transfer")) await part("1 GiB", {}, transferOneGib);
 if (wanted("deadlines")) {
+  process.stderr.write("200 deadlines...\n");
+  figures.push(...(await deadlineOvershootOf200()));
   for (const serverLives of [true, false])
     await part(`deadlines, server ${serverLives ? "alive" : "dead"}`, {}, (instance) =>
       deadlineOvershoot(instance, serverLives),

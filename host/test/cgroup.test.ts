@@ -155,10 +155,13 @@ describe("a machine's cgroup", () => {
   test("is removed when empty; one that cannot be says so within its time", async () => {
     const tree = new CgroupTree(v2(), "t");
     mkdirSync(join(root, "t", "1"), { recursive: true });
-    await tree.group("1").destroy();
-    expect([...tree.children()]).toEqual([]);
+    const inPlace: string[][] = [];
+    await tree.group("1").destroy({ onEmpty: () => void inPlace.push([...tree.children()]) });
+    expect([inPlace, [...tree.children()]]).toEqual([[["1"]], []]);
     tree.group("2").create(limits); // an ordinary directory: its files keep it from being removed
-    await expect(tree.group("2").destroy(30)).rejects.toThrow(/cgroup .*\/t\/2 cannot be removed/);
+    await expect(tree.group("2").destroy({ timeoutMs: 30 })).rejects.toThrow(
+      /cgroup .*\/t\/2 cannot be removed/,
+    );
   });
 
   test("does without limits on a machine that has no controllers", async () => {

@@ -87,8 +87,13 @@ export interface Driver {
   limit(machine: MachineHandle, limits: MachineLimits): void;
   /** Ends every process of the machine at once; its files stay. Idempotent; also for one that died by itself. */
   stop(place: MachinePlace): Promise<void>;
-  /** Ends the machine at once and removes what the driver made. Idempotent; also for one that died by itself. */
-  kill(place: MachinePlace): Promise<void>;
+  /**
+   * Ends the machine at once and removes what the driver made. Idempotent; also for one that died by itself. Its processes
+   * have been told to end when this returns its promise.
+   *
+   * @param onDead called as soon as its last process is gone
+   */
+  kill(place: MachinePlace, onDead?: () => void): Promise<void>;
   /** Whether a machine from the journal still runs. */
   adopt(machine: MachineHandle): boolean;
   stats(machine: MachineHandle): CgroupUsage;

@@ -68,8 +68,9 @@ export class Slots {
    */
   async clear(slot: number, onDead?: () => void): Promise<void> {
     const directory = this.#directoryOf(slot);
-    const killed = this.#options.driver.kill({ slot, directory, netns: "", address: "", diskMib: 0 });
-    killed.then(onDead, () => {}); // a failure is reported below
+    const place = { slot, directory, netns: "", address: "", diskMib: 0 };
+    const killed = this.#options.driver.kill(place, onDead);
+    killed.catch(() => {}); // a failure is reported below
     // The signals are out. Of several machines that fall due at once all are ended before the first is cleared away.
     await new Promise(setImmediate);
     await Promise.all([killed, this.#options.router.removeSlot(slot)]);

@@ -174,12 +174,13 @@ export class FakeDriver implements Driver {
     this.machines.delete(slot);
   }
 
-  async kill({ slot }: MachinePlace): Promise<void> {
+  async kill({ slot }: MachinePlace, onDead?: () => void): Promise<void> {
     await this.#step("kill");
     this.kills += 1;
     const machine = this.machines.get(slot);
     if (machine?.alive === true) await machine.guest?.close();
     this.machines.delete(slot);
+    onDead?.();
   }
 
   adopt({ place, process }: MachineHandle): boolean {

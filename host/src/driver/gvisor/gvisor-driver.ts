@@ -223,9 +223,9 @@ export class GvisorDriver implements Driver {
     return this.#options.cgroups.group(String(slot)).destroy();
   }
 
-  async kill(place: MachinePlace): Promise<void> {
+  async kill(place: MachinePlace, onDead: () => void = () => {}): Promise<void> {
     this.#primed.delete(place.slot);
-    await this.stop(place);
+    await this.#options.cgroups.group(String(place.slot)).destroy({ onEmpty: onDead });
     for (const name of ["runsc", "root", "overlay", "disk.ext4", "config.json", "pid"]) {
       await rm(join(place.directory, name), { recursive: true, force: true });
     }

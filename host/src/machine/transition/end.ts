@@ -1,4 +1,5 @@
 import { CodedError, type EndReason, type Machine } from "@torpor/protocol";
+import { leftUntil } from "../boot-moment.ts";
 import type { HeldState } from "../held-state.ts";
 import { toMachine } from "../machine-record.ts";
 import type { Phase } from "../phase.ts";
@@ -28,13 +29,23 @@ async function takeDown(held: HeldState, reason: EndReason, message: string | nu
   const live = "live" in phase ? phase.live : undefined;
   const slot = live?.handle.place.slot ?? slotLeft(phase);
   const startedAt = clock.monotonic();
+  const { deadlineMoment } = entry;
+  const dueForMs =
+    reason === "ttl_expired" && deadlineMoment != null
+      ? Math.round(-leftUntil(deadlineMoment, clock))
+      : undefined;
+  let deadAfterMs: number | undefined;
   held.clocks.disarm();
   Object.assign(entry, { state: "ending", reason, message, lastActivityAt: held.activity.lastAt });
   journal.note(entry);
   live?.guest.close();
   try {
     // The moment it has ended is that of its last process, not of the last trace.
-    if (slot !== null) await slots.clear(slot, () => (entry.endedAt ??= clock.now()));
+    if (slot !== null)
+      await slots.clear(slot, () => {
+        entry.endedAt ??= clock.now();
+        deadAfterMs = held.elapsedMs(startedAt);
+      });
     if (entry.image !== null) await images.remove(entry.image.id);
   } catch (error) {
     // The journal says `ending`: the watch, or the next host, tries again. The machine stays visible, not half forgotten.
@@ -50,6 +61,8 @@ async function takeDown(held: HeldState, reason: EndReason, message: string | nu
     outcome: reason,
     sandboxId: entry.id,
     tenant: entry.spec.tenant,
+    dueForMs,
+    deadAfterMs,
     durationMs: held.elapsedMs(startedAt),
   });
   return toMachine(entry);
