@@ -327,6 +327,8 @@ export type Snapshot = z.infer<typeof snapshotSchema>;
 
 /** A page of results; `next_cursor` is null on the last one. */
 export interface Page<T> {
+  /** Ids of what belongs here and cannot be read; left out when there is none. */
+  unreadable?: string[] | undefined;
   items: T[];
   next_cursor: string | null;
 }

@@ -71,6 +71,7 @@ export interface EventWire {
 }
 
 export interface PageWire<Item> {
+  unreadable?: string[] | undefined;
   items: Item[];
   next_cursor: string | null;
 }

@@ -405,7 +405,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     expect(await keys.revoke(scopeOf(name), made.id, 5)).toMatchObject({ revokedAt: 5 });
     expect(await keys.revoke(scopeOf(name), made.id, 6)).toMatchObject({ revokedAt: 5 });
     await keys.markUsed(made, 8);
-    expect(await keys.list(scopeOf(name))).toEqual([{ ...made, revokedAt: 5, lastUsedAt: 8 }]);
+    expect((await keys.list(scopeOf(name))).items).toEqual([{ ...made, revokedAt: 5, lastUsedAt: 8 }]);
   });
 
   test("gives an idempotency slot to one of many, and lets one take it over from a dead owner", async () => {

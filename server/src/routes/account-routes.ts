@@ -10,6 +10,7 @@ import { z } from "zod";
 import type { Caller } from "../auth/authenticator.ts";
 import type { OperatorScope } from "../auth/tenant-scope.ts";
 import { type AccountRecord, toAccount } from "../store/account-store.ts";
+import { pageSchema, shownPage } from "./shown-page.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 const listQuery = z.strictObject({
@@ -79,13 +80,13 @@ export function addAccountRoutes(deps: RouteDeps): void {
       answers: {
         200: {
           description: "One page, with limits and what each has",
-          schema: z.object({ items: z.array(accountSchema), next_cursor: z.string().nullable() }),
+          schema: pageSchema(accountSchema),
         },
       },
     },
     async (call) => {
       const page = await accountStore.list(operatorOf(call.caller), call.query);
-      return { status: 200, body: { items: await shown(page.items), next_cursor: page.nextCursor } };
+      return { status: 200, body: shownPage({ ...page, items: await shown(page.items) }) };
     },
   );
 

@@ -6,6 +6,7 @@ import { toApiKey } from "../store/key-store.ts";
 import type { Call } from "../http/api.ts";
 import { onceShown } from "./once-shown.ts";
 import { accountNotFound } from "./account-routes.ts";
+import { listSchema, shownList } from "./shown-page.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 /** Make, list and revoke API keys. A key bound to a tenant manages that tenant's keys alone. */
@@ -38,13 +39,13 @@ export function addKeyRoutes(deps: RouteDeps): void {
       answers: {
         200: {
           description: "Keys, revoked ones too, never the keys themselves",
-          schema: z.object({ items: z.array(keySchema) }),
+          schema: listSchema(keySchema),
         },
       },
     },
     async (call) => ({
       status: 200,
-      body: { items: (await keyStore.list(call.caller.scope)).map(toApiKey) },
+      body: shownList(await keyStore.list(call.caller.scope), toApiKey),
     }),
   );
 

@@ -16,6 +16,7 @@ import type { KeyedRun } from "../http/idempotency.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";
+import { pageSchema, shownPage } from "./shown-page.ts";
 import { shownSandbox } from "./shown-sandbox.ts";
 
 /** How long a retried create waits for one that a server which died left half-done. */
@@ -97,7 +98,7 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       answers: {
         200: {
           description: "One page",
-          schema: z.object({ items: z.array(sandboxSchema), next_cursor: z.string().nullable() }),
+          schema: pageSchema(sandboxSchema),
         },
       },
     },
@@ -118,7 +119,7 @@ export function addSandboxRoutes(deps: RouteDeps): void {
         ...(template === undefined ? {} : { template }),
         ...(cursor === undefined ? {} : { cursor }),
       });
-      return { status: 200, body: { items: page.items.map(shown), next_cursor: page.nextCursor } };
+      return { status: 200, body: shownPage(page, shown) };
     },
   );
 

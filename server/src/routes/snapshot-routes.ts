@@ -2,6 +2,7 @@ import { LIMITS, snapshotSchema, takeSnapshotSchema, tenantSchema } from "@torpo
 import { z } from "zod";
 import { snapshotNotFound } from "../sandbox/create-plan.ts";
 import { toSnapshot } from "../store/snapshot-store.ts";
+import { pageSchema, shownPage } from "./shown-page.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 const listQuery = z.strictObject({
@@ -62,7 +63,7 @@ export function addSnapshotRoutes(deps: RouteDeps): void {
       answers: {
         200: {
           description: "One page",
-          schema: z.object({ items: z.array(snapshotSchema), next_cursor: z.string().nullable() }),
+          schema: pageSchema(snapshotSchema),
         },
       },
     },
@@ -76,7 +77,7 @@ export function addSnapshotRoutes(deps: RouteDeps): void {
         ...(tenant === undefined ? {} : { tenant }),
         ...(cursor === undefined ? {} : { cursor }),
       });
-      return { status: 200, body: { items: page.items.map(toSnapshot), next_cursor: page.nextCursor } };
+      return { status: 200, body: shownPage(page, toSnapshot) };
     },
   );
 

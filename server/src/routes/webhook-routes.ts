@@ -12,6 +12,7 @@ import { refused } from "../sandbox/create-plan.ts";
 import { toWebhook, type WebhookRecord } from "../store/webhook-store.ts";
 import { newWebhookSecret } from "../webhook/signature.ts";
 import { onceShown } from "./once-shown.ts";
+import { listSchema, shownList } from "./shown-page.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 /** Webhooks of one account: each is a request an event, so there is an end to them. */
@@ -76,14 +77,14 @@ export function addWebhookRoutes(deps: RouteDeps): void {
       answers: {
         200: {
           description: "Webhooks and how they fare, never their secrets",
-          schema: z.object({ items: z.array(webhookSchema) }),
+          schema: listSchema(webhookSchema),
         },
       },
     },
-    async (call) => ({
-      status: 200,
-      body: { items: await Promise.all((await webhookStore.list(call.caller.scope)).map(shown)) },
-    }),
+    async (call) => {
+      const { items, unreadable } = await webhookStore.list(call.caller.scope);
+      return { status: 200, body: shownList({ items: await Promise.all(items.map(shown)), unreadable }) };
+    },
   );
 
   const requireWebhook = async (call: Call<unknown, unknown>): Promise<WebhookRecord> => {

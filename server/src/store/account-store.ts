@@ -9,7 +9,7 @@ import {
 } from "@torpor/protocol";
 import type { OperatorScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
-import { decodeCursor, toPage } from "./page-cursor.ts";
+import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { parseJsonColumn } from "./sandbox-record.ts";
 import type { AccountTable, Tables } from "./schema.ts";
 
@@ -74,7 +74,7 @@ export class AccountStore {
   async list(
     _operator: OperatorScope,
     { limit, cursor }: { limit: number; cursor?: string | undefined },
-  ): Promise<{ items: AccountRecord[]; nextCursor: string | null }> {
+  ): Promise<RecordPage<AccountRecord>> {
     let query = this.#db.selectFrom("accounts").selectAll();
     if (cursor !== undefined) {
       const { createdAt, id } = decodeCursor(cursor);
@@ -90,7 +90,7 @@ export class AccountStore {
       .orderBy("id", "desc")
       .limit(limit + 1)
       .execute();
-    return toPage(rows.map(toAccountRecord), limit);
+    return toPage(rows, limit, toAccountRecord);
   }
 
   /** Sets some limits and leaves the others. @returns undefined when there is no such account. */

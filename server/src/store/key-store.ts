@@ -2,6 +2,7 @@ import type { Kysely, Selectable } from "kysely";
 import type { ApiKey, Scope } from "@torpor/protocol";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
+import { type ReadableRows, readableRows } from "./readable-rows.ts";
 import { parseJsonColumn } from "./sandbox-record.ts";
 import type { KeyTable, Tables } from "./schema.ts";
 
@@ -101,7 +102,7 @@ export class KeyStore {
   async reload(keys: readonly KeyRecord[]): Promise<KeyRecord[]> {
     const ids = keys.map(({ id }) => id);
     const rows = await this.#db.selectFrom("api_keys").selectAll().where("id", "in", ids).execute();
-    return rows.map(toKeyRecord);
+    return readableRows(rows, toKeyRecord).items; // one that cannot be read lets nobody in either
   }
 
   /** One of the caller's keys; undefined for one that does not exist and, just the same, for another's. */
@@ -117,11 +118,11 @@ export class KeyStore {
   }
 
   /** The caller's keys, newest first, at most 1,000. */
-  async list(scope: TenantScope): Promise<KeyRecord[]> {
+  async list(scope: TenantScope): Promise<ReadableRows<KeyRecord>> {
     let query = this.#db.selectFrom("api_keys").selectAll().where("account", "=", scope.account);
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     const rows = await query.orderBy("created_at", "desc").orderBy("id", "desc").limit(1_000).execute();
-    return rows.map(toKeyRecord);
+    return readableRows(rows, toKeyRecord);
   }
 
   /** Revokes one of the caller's keys; a second time changes nothing. @returns undefined when it is not the caller's. */

@@ -1,4 +1,5 @@
 import { CodedError } from "@torpor/protocol";
+import { type ReadableRows, readableRows } from "./readable-rows.ts";
 
 /** Place in a list that is sorted newest first: the last item shown. */
 export interface PageCursor {
@@ -35,12 +36,24 @@ export function decodeCursor(text: string): PageCursor {
   );
 }
 
-/** A page of the records found, of which one more than `limit` was asked for: the one too many says that more follow. */
-export function toPage<T extends PageCursor>(
-  found: readonly T[],
+/** One page of a list. */
+export interface RecordPage<T> extends ReadableRows<T> {
+  nextCursor: string | null;
+}
+
+/** A page of the rows found, of which one more than `limit` was asked for: the one too many says that more follow. */
+export function toPage<Row extends { id: string; created_at: number }, T>(
+  found: readonly Row[],
   limit: number,
-): { items: T[]; nextCursor: string | null } {
-  const items = found.slice(0, limit);
-  const last = items.at(-1);
-  return { items, nextCursor: found.length > limit && last !== undefined ? encodeCursor(last) : null };
+  toRecord: (row: Row) => T,
+): RecordPage<T> {
+  const rows = found.slice(0, limit);
+  const last = rows.at(-1);
+  return {
+    ...readableRows(rows, toRecord),
+    nextCursor:
+      found.length > limit && last !== undefined
+        ? encodeCursor({ createdAt: last.created_at, id: last.id })
+        : null,
+  };
 }

@@ -11,7 +11,7 @@ import {
 import type { HostScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { EventStore, type EventWriter } from "./event-store.ts";
-import { decodeCursor, toPage } from "./page-cursor.ts";
+import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { type SandboxRecord, toSandboxRecord } from "./sandbox-record.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
 
@@ -142,10 +142,7 @@ export class SandboxStore {
   }
 
   /** One page, newest first. @throws CodedError invalid_request for a cursor that is not ours. */
-  async list(
-    scope: TenantScope,
-    filter: SandboxFilter,
-  ): Promise<{ items: SandboxRecord[]; nextCursor: string | null }> {
+  async list(scope: TenantScope, filter: SandboxFilter): Promise<RecordPage<SandboxRecord>> {
     let query = this.#db.selectFrom("sandboxes").selectAll().where("account", "=", scope.account);
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
@@ -172,7 +169,7 @@ export class SandboxStore {
       .orderBy("id", "desc")
       .limit(filter.limit + 1)
       .execute();
-    return toPage(rows.map(toSandboxRecord), filter.limit);
+    return toPage(rows, filter.limit, toSandboxRecord);
   }
 
   /** The sandbox of that id, if it is placed on that host. */

@@ -2,7 +2,7 @@ import type { Kysely, Selectable } from "kysely";
 import type { Snapshot } from "@torpor/protocol";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
-import { decodeCursor, toPage } from "./page-cursor.ts";
+import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import type { SnapshotTable, Tables } from "./schema.ts";
 
 declare const fromStore: unique symbol;
@@ -78,10 +78,7 @@ export class SnapshotStore {
   }
 
   /** One page, newest first. @throws CodedError invalid_request for a cursor that is not ours. */
-  async list(
-    scope: TenantScope,
-    filter: SnapshotFilter,
-  ): Promise<{ items: SnapshotRecord[]; nextCursor: string | null }> {
+  async list(scope: TenantScope, filter: SnapshotFilter): Promise<RecordPage<SnapshotRecord>> {
     let query = this.#visible(scope, filter.now);
     if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
     if (filter.sandboxId !== undefined) query = query.where("sandbox_id", "=", filter.sandboxId);
@@ -100,7 +97,7 @@ export class SnapshotStore {
       .orderBy("id", "desc")
       .limit(filter.limit + 1)
       .execute();
-    return toPage(rows.map(toSnapshotRecord), filter.limit);
+    return toPage(rows, filter.limit, toSnapshotRecord);
   }
 
   /** Commits the intent to remove it: from then on nobody finds it. */

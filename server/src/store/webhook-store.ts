@@ -2,6 +2,7 @@ import type { Kysely, Selectable } from "kysely";
 import type { EventType, Webhook } from "@torpor/protocol";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
+import { type ReadableRows, readableRows } from "./readable-rows.ts";
 import { parseJsonColumn } from "./sandbox-record.ts";
 import type { Tables, WebhookTable } from "./schema.ts";
 
@@ -122,11 +123,11 @@ export class WebhookStore {
   }
 
   /** The caller's webhooks, newest first. */
-  async list(scope: TenantScope): Promise<WebhookRecord[]> {
+  async list(scope: TenantScope): Promise<ReadableRows<WebhookRecord>> {
     let query = this.#db.selectFrom("webhooks").selectAll().where("account", "=", scope.account);
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     const rows = await query.orderBy("created_at", "desc").orderBy("id", "desc").limit(1_000).execute();
-    return rows.map(toWebhookRecord);
+    return readableRows(rows, toWebhookRecord);
   }
 
   async countOf(account: string): Promise<number> {
@@ -139,9 +140,9 @@ export class WebhookStore {
   }
 
   /** Every webhook that is enabled, for the dispatcher alone. */
-  async enabled(): Promise<WebhookRecord[]> {
+  async enabled(): Promise<ReadableRows<WebhookRecord>> {
     const rows = await this.#db.selectFrom("webhooks").selectAll().where("enabled", "=", 1).execute();
-    return rows.map(toWebhookRecord);
+    return readableRows(rows, toWebhookRecord);
   }
 
   async update(record: WebhookRecord, changes: WebhookChanges): Promise<WebhookRecord | undefined> {

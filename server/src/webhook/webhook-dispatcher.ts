@@ -41,6 +41,8 @@ export class WebhookDispatcher {
   readonly #options: WebhookDispatcherOptions;
   readonly #retryAfterSeconds: readonly number[];
   readonly #closing = new AbortController();
+  /** Those that could not be read at the last look: told of once. */
+  #unreadable = new Set<string>();
   readonly #inFlight = new Map<string, Map<number, Promise<void>>>();
   #running: Promise<void> | undefined;
 
@@ -82,9 +84,15 @@ export class WebhookDispatcher {
 
   /** Looks at every webhook once. @returns when there is something to do again, if nothing happens before */
   async #turn(): Promise<number | null> {
-    const { store, clock } = this.#options;
+    const { store, clock, log } = this.#options;
     let nextAt: number | null = null;
-    for (const webhook of await store.enabled()) {
+    const { items, unreadable } = await store.enabled();
+    for (const id of unreadable) {
+      if (!this.#unreadable.has(id))
+        log.error({ op: "webhooks", outcome: "record unreadable, left", webhook: id });
+    }
+    this.#unreadable = new Set(unreadable);
+    for (const webhook of items) {
       await this.#owe(webhook);
       await this.#sendDue(webhook);
       // One whose hands are full is looked at when one of them is free: its end wakes us.
