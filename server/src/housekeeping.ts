@@ -1,5 +1,6 @@
 import type { Clock, Log } from "@torpor/base";
 import { LIMITS } from "@torpor/protocol";
+import type { ServerScope } from "./auth/tenant-scope.ts";
 import type { EventStore } from "./store/event-store.ts";
 import type { IdempotencyStore } from "./store/idempotency-store.ts";
 import type { Snapshots } from "./snapshot/snapshots.ts";
@@ -16,6 +17,7 @@ const MAX_BATCHES = 100;
 const SESSION_GRACE_MS = 60 * 60_000;
 
 export interface HousekeepingOptions {
+  scope: ServerScope;
   sandboxes: SandboxStore;
   events: EventStore;
   webhooks: WebhookStore;
@@ -47,22 +49,23 @@ export class Housekeeping {
 
   /** One sweep. An error of the store ends it and is told; nothing is taken for gone that could not be read. */
   async sweep(): Promise<void> {
-    const { sandboxes, events, webhooks, sessions, snapshots, idempotency, clock, log } = this.#options;
+    const { sandboxes, events, webhooks, sessions, snapshots, idempotency, clock, log, scope } =
+      this.#options;
     const now = clock.now();
     try {
       const swept = {
         sandboxes: await this.#inBatches(() =>
-          sandboxes.purgeEnded(now - LIMITS.endedRetentionSeconds * 1_000, BATCH_ROWS),
+          sandboxes.purgeEnded(scope, now - LIMITS.endedRetentionSeconds * 1_000, BATCH_ROWS),
         ),
         events: await this.#inBatches(() =>
-          events.purge(now - LIMITS.eventRetentionSeconds * 1_000, LIMITS.maxEvents, BATCH_ROWS),
+          events.purge(scope, now - LIMITS.eventRetentionSeconds * 1_000, LIMITS.maxEvents, BATCH_ROWS),
         ),
-        webhookDeliveries: await webhooks.purge(await events.floor()),
+        webhookDeliveries: await webhooks.purge(scope, await events.floor()),
         idempotencyKeys: await this.#inBatches(() =>
-          idempotency.purge(now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS),
+          idempotency.purge(scope, now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS),
         ),
-        sessions: await this.#inBatches(() => sessions.purge(now - SESSION_GRACE_MS, BATCH_ROWS)),
-        snapshots: await snapshots.sweep(),
+        sessions: await this.#inBatches(() => sessions.purge(scope, now - SESSION_GRACE_MS, BATCH_ROWS)),
+        snapshots: await snapshots.sweep(scope),
       };
       if (Object.values(swept).some((count) => count > 0))
         log.info({ op: "housekeeping", outcome: "done", ...swept });

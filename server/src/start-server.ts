@@ -6,6 +6,7 @@ import { type Clock, type Log, Scope, SecretValues, systemClock } from "@torpor/
 import { CodedError, randomText } from "@torpor/protocol";
 import { Authenticator } from "./auth/authenticator.ts";
 import { KeyWatch } from "./auth/key-watch.ts";
+import { ServerScope } from "./auth/tenant-scope.ts";
 import { EventFeed } from "./event/event-feed.ts";
 import { KeyedExecs } from "./guest/keyed-execs.ts";
 import { HostClient } from "./host/host-client.ts";
@@ -194,7 +195,9 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   scope.defer(() => closeServer(server, sockets));
   scope.defer(() => eventFeed.close()); // its streams end first: they would not by themselves
   scope.defer(() => terminals.close());
+  const serverScope = ServerScope.forHousekeeping();
   const housekeeping = new Housekeeping({
+    scope: serverScope,
     sandboxes: sandboxStore,
     events: eventStore,
     webhooks: webhookStore,
@@ -207,6 +210,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   housekeeping.start();
   scope.defer(() => housekeeping.close());
   const dispatcher = new WebhookDispatcher({
+    scope: serverScope,
     store: webhookStore,
     events: eventStore,
     feed: eventFeed,

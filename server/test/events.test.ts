@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { EVENT_TYPES, type SandboxEvent, sandboxEventSchema } from "@torpor/protocol";
+import { ServerScope } from "../src/auth/tenant-scope.ts";
 import { EventReader } from "./read-events.ts";
 import { errorOf, eventually, World } from "./world.ts";
 
@@ -141,7 +142,7 @@ describe("the events of all", () => {
     for (let index = 0; index < 2; index += 1) await destroy((await world.sandbox()).id);
     const store = world.server.eventStore;
     const newest = await store.lastSeq();
-    expect(await store.purge(0, 3, 1_000)).toBe(newest - 3);
+    expect(await store.purge(ServerScope.forHousekeeping(), 0, 3, 1_000)).toBe(newest - 3);
     const reply = await world.call("GET", "/v1/events?after=evt_1");
     expect(reply.status).toBe(410);
     expect(errorOf(reply)).toMatchObject({
@@ -152,7 +153,7 @@ describe("the events of all", () => {
     const rest = await world.call("GET", `/v1/events?after=evt_${newest - 3}&follow=0`);
     expect(rest.text.match(/^data:/gm)).toHaveLength(3);
     // Everything may grow old but the newest, from which it is known what was forgotten.
-    expect(await store.purge(Date.now() + 1_000, 0, 1_000)).toBe(2);
+    expect(await store.purge(ServerScope.forHousekeeping(), Date.now() + 1_000, 0, 1_000)).toBe(2);
     expect((await world.call("GET", `/v1/events?after=evt_${newest - 2}`)).status).toBe(410);
     const future = await world.call("GET", `/v1/events?after=evt_${newest + 5}`);
     expect(errorOf(future)).toMatchObject({

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { CodedError } from "@torpor/protocol";
 import { TenantScope } from "../src/auth/tenant-scope.ts";
+import { idempotencySlot } from "../src/store/idempotency-store.ts";
 import { errorOf, eventually, World } from "./world.ts";
 
 let world: World;
@@ -15,7 +16,7 @@ const scope = TenantScope.fromVerifiedKey({ keyId: "k", account: "default", tena
 
 /** What a create leaves in the store that carried an idempotency key. */
 async function keyed(id: string): Promise<void> {
-  const slot = { account: scope.account, tenant: "", route: "POST /v1/sandboxes", key: `key-${id}` };
+  const slot = idempotencySlot(scope, "POST /v1/sandboxes", `key-${id}`);
   await world.server.idempotencyStore.claim(slot, "hash", "gone", Date.now(), id);
 }
 

@@ -11,7 +11,7 @@ import {
   SANDBOX_STATES,
   type SandboxState,
 } from "@torpor/protocol";
-import { HostScope, OperatorScope, TenantScope } from "../src/auth/tenant-scope.ts";
+import { HostScope, ServerScope, OperatorScope, TenantScope } from "../src/auth/tenant-scope.ts";
 import { hashApiKey, newApiKey } from "../src/auth/authenticator.ts";
 import { AccountStore } from "../src/store/account-store.ts";
 import { IdempotencyStore, idempotencySlot } from "../src/store/idempotency-store.ts";
@@ -23,6 +23,7 @@ import { SessionStore } from "../src/store/session-store.ts";
 import { type NewSnapshot, type SnapshotRecord, SnapshotStore } from "../src/store/snapshot-store.ts";
 import { startPostgres } from "./postgres.ts";
 
+const housekeeping = ServerScope.forHousekeeping();
 const scopeOf = (account: string, tenant: string | null = null): TenantScope =>
   TenantScope.fromVerifiedKey({ keyId: "k", account, tenant });
 
@@ -164,7 +165,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     expect((await snapshots.list(scopeOf(name), { limit: 5, now, name: "other" })).items).toEqual([]);
     expect(await snapshots.find(scopeOf(name), short.id, now + 10)).toBeUndefined();
     const left = async (at: number, madeBefore: number): Promise<string[]> =>
-      (await snapshots.leftovers(at, madeBefore, 100))
+      (await snapshots.leftovers(housekeeping, at, madeBefore, 100))
         .filter((one) => one.account === name)
         .map(({ id }) => id)
         .sort();
@@ -194,8 +195,8 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     await sessions.release(name, row.sandbox_id);
     const now = await sessions.findOrClaim(name, "late", 2);
     expect(now.sandbox_id).toMatch(/^n/);
-    expect(await sessions.purge(0, 100)).toBe(0);
-    expect(await sessions.purge(10, 100)).toBeGreaterThanOrEqual(1);
+    expect(await sessions.purge(housekeeping, 0, 100)).toBe(0);
+    expect(await sessions.purge(housekeeping, 10, 100)).toBeGreaterThanOrEqual(1);
     expect((await sessions.findOrClaim(name, "late", 2)).sandbox_id).toBe("late");
   });
 
@@ -349,16 +350,16 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
       const one = await inState(scope, "destroying");
       ended.push((await sandboxes.advance(one, "destroyed", { endedAt }))?.id ?? "");
     }
-    expect(await sandboxes.purgeEnded(3, 1)).toBe(1);
+    expect(await sandboxes.purgeEnded(housekeeping, 3, 1)).toBe(1);
     expect(await sandboxes.find(scope, ended[0] ?? "")).toBeUndefined();
-    while ((await sandboxes.purgeEnded(3, 100)) > 0);
+    while ((await sandboxes.purgeEnded(housekeeping, 3, 100)) > 0);
     expect(await sandboxes.find(scope, ended[1] ?? "")).toBeUndefined();
     expect(await sandboxes.find(scope, ended[2] ?? "")).toBeDefined();
     expect(
       (await sandboxes.liveOnHost(HostScope.fromHostLink("h"))).records.some(({ id }) => id === ended[2]),
     ).toBe(false);
     expect(
-      (await sandboxes.countByState()).find(({ state }) => state === "destroyed")?.count,
+      (await sandboxes.countByState(housekeeping)).find(({ state }) => state === "destroyed")?.count,
     ).toBeGreaterThan(0);
   });
 
@@ -428,8 +429,8 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     const done = await idempotency.find(slot);
     expect(done).toMatchObject({ status: 201, body: '{"a":1}' });
     expect(await idempotency.takeOver(done ?? row, "late", 4)).toBe(false);
-    expect(await idempotency.purge(1, 10)).toBe(0);
-    expect(await idempotency.purge(2, 10)).toBe(1);
+    expect(await idempotency.purge(housekeeping, 1, 10)).toBe(0);
+    expect(await idempotency.purge(housekeeping, 2, 10)).toBe(1);
     expect(await idempotency.claim(slot, "hash", "again", 5, null)).toBe("claimed");
     await idempotency.release(slot);
     expect(await idempotency.find(slot)).toBeUndefined();

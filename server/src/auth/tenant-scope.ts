@@ -50,6 +50,30 @@ export class OperatorScope {
   }
 }
 
+/** Leave to deal with what is everybody's: to count, to forget what is past its time, to build templates. */
+export class ServerScope {
+  readonly #why: string;
+
+  private constructor(why: string) {
+    this.#why = why;
+  }
+
+  /** For the server's own work, which no request asked for. */
+  static forHousekeeping(): ServerScope {
+    return new ServerScope("housekeeping");
+  }
+
+  /** For `requireWholeServer` alone: `keyId` is a key's that speaks for the whole server. */
+  static fromVerifiedKey(keyId: string): ServerScope {
+    return new ServerScope(keyId);
+  }
+
+  /** `housekeeping`, or the id of the key. */
+  get why(): string {
+    return this.#why;
+  }
+}
+
 /** The bounds of what a host may report on: the sandboxes placed on it and no others. */
 export class HostScope {
   readonly #hostId: string;

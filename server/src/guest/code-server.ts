@@ -10,7 +10,8 @@ import {
 } from "@torpor/protocol";
 import { z } from "zod";
 import { GuestRefusal } from "../host/answer-error.ts";
-import { type CallOptions, guestPath, type HostClient, readAll } from "../host/host-client.ts";
+import { type CallOptions, type HostClient, readAll } from "../host/host-client.ts";
+import type { OwnedMachine } from "../host/owned-machine.ts";
 
 /** Largest line taken from a code server, bytes: one image, base64. */
 const MAX_LINE_BYTES = 32 * 1024 * 1024;
@@ -31,11 +32,11 @@ const lineSchema = z.looseObject({ type: z.string() });
 /** The code server of one sandbox: E2B's code-interpreter protocol, spoken through the sandbox's host. */
 export class CodeServer {
   readonly #host: HostClient;
-  readonly #sandboxId: string;
+  readonly #machine: OwnedMachine;
 
-  constructor(host: HostClient, sandboxId: string) {
+  constructor(host: HostClient, machine: OwnedMachine) {
     this.#host = host;
-    this.#sandboxId = sandboxId;
+    this.#machine = machine;
   }
 
   /**
@@ -110,7 +111,7 @@ export class CodeServer {
 
   async #call(method: string, path: string, body: unknown, options: CallOptions): Promise<IncomingMessage> {
     try {
-      return await this.#host.call(method, guestPath(this.#sandboxId, CODE_PORT, path), {
+      return await this.#host.guest(this.#machine, CODE_PORT, method, path, {
         ...options,
         ...(body === undefined
           ? {}

@@ -69,7 +69,7 @@ export function runExec(
   execId: string,
   options: FollowOptions,
 ): AsyncGenerator<ExecProgress> {
-  const guest = new GuestClient(target.host.client, target.record.id);
+  const guest = new GuestClient(target.host.client, target.record);
   const start = startRequest(request, execId);
   const { timeoutMs = 0, killGraceMs = 0 } = start.torpor ?? {};
   const overdue = new AbortController();
@@ -89,7 +89,7 @@ export function attachExec(
   process: { pid: number } | { execId: string },
   options: FollowOptions,
 ): AsyncGenerator<ExecProgress> {
-  const guest = new GuestClient(target.host.client, target.record.id);
+  const guest = new GuestClient(target.host.client, target.record);
   const selector = "pid" in process ? process : { torpor: { execId: process.execId } };
   return follow(target, unbrokenEvents(guest, { process: selector }, options.signal), options, "process");
 }
@@ -187,7 +187,7 @@ async function withOom(target: ExecTarget, end: ExecEnd, begunAtUnixMs: number):
     (end.outcome === "exited" && (end.exit_code === 1 || end.exit_code === 137)) ||
     (end.outcome === "signalled" && end.signal === "SIGKILL");
   if (!isSuspect) return end;
-  const machine = await target.host.client.findMachine(target.record.id).catch(() => undefined);
+  const machine = await target.host.client.findMachine(target.record).catch(() => undefined);
   const oomAt = machine?.last_oom_at ?? null;
   if (oomAt === null || Date.parse(oomAt) < begunAtUnixMs) return end;
   return { ...end, outcome: "oom", message: OOM_MESSAGE };
@@ -199,7 +199,7 @@ async function withOom(target: ExecTarget, end: ExecEnd, begunAtUnixMs: number):
  */
 async function isAlive({ host, record }: ExecTarget, guest: GuestClient, execId: string): Promise<boolean> {
   try {
-    const machine = await host.client.findMachine(record.id);
+    const machine = await host.client.findMachine(record);
     if (machine === undefined || machine.state === "ending" || machine.state === "ended") return false;
     if (machine.state !== "running") return true;
     const processes = await guest.listRunning(AbortSignal.timeout(PROBE_TIMEOUT_MS));

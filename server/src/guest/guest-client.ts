@@ -9,7 +9,8 @@ import {
   type StartRequest,
 } from "@torpor/protocol";
 import { connectError, GuestRefusal } from "../host/answer-error.ts";
-import { type CallOptions, guestPath, type HostClient, readAll } from "../host/host-client.ts";
+import { type CallOptions, type HostClient, readAll } from "../host/host-client.ts";
+import type { OwnedMachine } from "../host/owned-machine.ts";
 import { serialId } from "../serial-id.ts";
 import { Interruptions } from "./interruptions.ts";
 
@@ -46,11 +47,11 @@ export interface StreamPosition {
 /** The agent inside one sandbox, reached through its host. */
 export class GuestClient {
   readonly #host: HostClient;
-  readonly #sandboxId: string;
+  readonly #machine: OwnedMachine;
 
-  constructor(host: HostClient, sandboxId: string) {
+  constructor(host: HostClient, machine: OwnedMachine) {
     this.#host = host;
-    this.#sandboxId = sandboxId;
+    this.#machine = machine;
   }
 
   /** One unary call of the agent's Connect services. A guest that is locked is asked again when it is not. @throws GuestRefusal, CodedError */
@@ -97,7 +98,7 @@ export class GuestClient {
 
   /** What cuts connections into this sandbox and passes. */
   interruptions(signal?: AbortSignal): Interruptions {
-    return new Interruptions(this.#host, this.#sandboxId, signal);
+    return new Interruptions(this.#host, this.#machine, signal);
   }
 
   async #unary<T>(
@@ -106,7 +107,7 @@ export class GuestClient {
     signal?: AbortSignal,
     headers: OutgoingHttpHeaders = {},
   ): Promise<T> {
-    const answer = await this.#host.call("POST", this.#path(`/${procedure}`), {
+    const answer = await this.#host.guest(this.#machine, GUEST_PORT, "POST", `/${procedure}`, {
       headers: { "content-type": "application/json", "connect-protocol-version": "1", ...headers },
       body: Buffer.from(JSON.stringify(message)),
       ...(signal === undefined ? {} : { signal }),
@@ -140,7 +141,7 @@ export class GuestClient {
 
   /** A plain HTTP request to the agent; `path` with its query. */
   http(method: string, path: string, options: CallOptions): Promise<IncomingMessage> {
-    return this.#host.call(method, this.#path(path), options);
+    return this.#host.guest(this.#machine, GUEST_PORT, method, path, options);
   }
 
   async *#events(
@@ -178,7 +179,7 @@ export class GuestClient {
       "connect-protocol-version": "1",
       "keepalive-ping-interval": KEEPALIVE_SECONDS,
     };
-    const answer = await this.#host.call("POST", this.#path(`/${procedure}`), {
+    const answer = await this.#host.guest(this.#machine, GUEST_PORT, "POST", `/${procedure}`, {
       headers,
       body: Buffer.from(encodeEnvelope(0, request)),
       repeatable,
@@ -207,10 +208,6 @@ export class GuestClient {
       if (isOver) letFinish(answer);
       else answer.destroy();
     }
-  }
-
-  #path(path: string): string {
-    return guestPath(this.#sandboxId, GUEST_PORT, path);
   }
 }
 

@@ -1,6 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { CodedError, type Machine } from "@torpor/protocol";
 import type { HostClient } from "../host/host-client.ts";
+import type { OwnedMachine } from "../host/owned-machine.ts";
 
 /** How long one question to the host waits for the machine to stand still, milliseconds. */
 const SETTLE_WITHIN_MS = 20_000;
@@ -18,13 +19,13 @@ const PASSING: readonly Machine["state"][] = ["creating", "snapshotting", "hiber
  */
 export class Interruptions {
   readonly #host: HostClient;
-  readonly #sandboxId: string;
+  readonly #machine: OwnedMachine;
   readonly #signal: AbortSignal | undefined;
   #inARow = 0;
 
-  constructor(host: HostClient, sandboxId: string, signal?: AbortSignal) {
+  constructor(host: HostClient, machine: OwnedMachine, signal?: AbortSignal) {
     this.#host = host;
-    this.#sandboxId = sandboxId;
+    this.#machine = machine;
     this.#signal = signal;
   }
 
@@ -49,7 +50,7 @@ export class Interruptions {
     for (;;) {
       let machine: Machine | undefined;
       try {
-        machine = await this.#host.settledMachine(this.#sandboxId, SETTLE_WITHIN_MS, this.#signal);
+        machine = await this.#host.settledMachine(this.#machine, SETTLE_WITHIN_MS, this.#signal);
       } catch {
         return false;
       }

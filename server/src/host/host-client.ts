@@ -10,7 +10,10 @@ import {
   type MachineUpdate,
   type Template,
 } from "@torpor/protocol";
+import type { HostScope, ServerScope } from "../auth/tenant-scope.ts";
+import type { SnapshotRecord } from "../store/snapshot-store.ts";
 import { answerError } from "./answer-error.ts";
+import type { OwnedMachine } from "./owned-machine.ts";
 
 export interface HostAddress {
   /** `unix:/path/to/socket` or `http://host:port`. */
@@ -64,15 +67,15 @@ export class HostClient {
   }
 
   /** Makes the machine, or gives the one of this id that exists already. Resolves when it is usable. */
-  putMachine(id: string, spec: MachineSpec): Promise<Machine> {
-    return this.#json("PUT", machinePath(id), {
+  putMachine(machine: OwnedMachine, spec: MachineSpec): Promise<Machine> {
+    return this.#json("PUT", machinePath(machine), {
       body: jsonBody(spec),
       repeatable: true,
       headTimeoutMs: CREATE_TIMEOUT_MS,
     });
   }
 
-  async listMachines(signal?: AbortSignal): Promise<Machine[]> {
+  async listMachines(_scope: HostScope, signal?: AbortSignal): Promise<Machine[]> {
     const answer = await this.#json<{ machines?: Machine[] }>("GET", "/v1/machines", {
       repeatable: true,
       ...withSignal(signal),
@@ -87,9 +90,9 @@ export class HostClient {
   }
 
   /** @returns undefined when the host says that it has no such machine. */
-  async findMachine(id: string, signal?: AbortSignal): Promise<Machine | undefined> {
+  async findMachine(machine: OwnedMachine, signal?: AbortSignal): Promise<Machine | undefined> {
     return await unlessNotFound(
-      this.#json<Machine>("GET", machinePath(id), {
+      this.#json<Machine>("GET", machinePath(machine), {
         repeatable: true,
         headTimeoutMs: 5_000,
         ...withSignal(signal),
@@ -101,9 +104,13 @@ export class HostClient {
    * The machine once it stands still, neither paused nor on its way to another state, or as it is after `waitMs`. Wakes
    * nothing. @returns undefined when the host says that it has no such machine.
    */
-  async settledMachine(id: string, waitMs: number, signal?: AbortSignal): Promise<Machine | undefined> {
+  async settledMachine(
+    machine: OwnedMachine,
+    waitMs: number,
+    signal?: AbortSignal,
+  ): Promise<Machine | undefined> {
     return await unlessNotFound(
-      this.#json<Machine>("GET", `${machinePath(id)}?settled_within_ms=${waitMs}`, {
+      this.#json<Machine>("GET", `${machinePath(machine)}?settled_within_ms=${waitMs}`, {
         repeatable: true,
         headTimeoutMs: waitMs + 5_000,
         ...withSignal(signal),
@@ -111,21 +118,24 @@ export class HostClient {
     );
   }
 
-  updateMachine(id: string, update: MachineUpdate): Promise<Machine> {
-    return this.#json("PATCH", machinePath(id), { body: jsonBody(update), repeatable: true });
+  updateMachine(machine: OwnedMachine, update: MachineUpdate): Promise<Machine> {
+    return this.#json("PATCH", machinePath(machine), { body: jsonBody(update), repeatable: true });
   }
 
   /** Pauses, resumes, hibernates or wakes the machine; joins one under way. Idempotent. */
-  moveMachine(id: string, verb: "pause" | "resume" | "hibernate" | "wake"): Promise<Machine> {
-    return this.#json("POST", `${machinePath(id)}/${verb}`, {
+  moveMachine(machine: OwnedMachine, verb: "pause" | "resume" | "hibernate" | "wake"): Promise<Machine> {
+    return this.#json("POST", `${machinePath(machine)}/${verb}`, {
       repeatable: true,
       headTimeoutMs: IMAGE_TIMEOUT_MS,
     });
   }
 
   /** Writes a snapshot; the machine goes on. The same snapshot id again gives the one that exists. */
-  takeSnapshot(id: string, snapshot: { id: string; name: string | null }): Promise<MachineSnapshot> {
-    return this.#json("POST", `${machinePath(id)}/snapshots`, {
+  takeSnapshot(
+    machine: OwnedMachine,
+    snapshot: { id: string; name: string | null },
+  ): Promise<MachineSnapshot> {
+    return this.#json("POST", `${machinePath(machine)}/snapshots`, {
       body: jsonBody(snapshot),
       repeatable: true,
       headTimeoutMs: IMAGE_TIMEOUT_MS,
@@ -133,8 +143,8 @@ export class HostClient {
   }
 
   /** Removes a snapshot's bytes. Idempotent. */
-  async deleteSnapshot(id: string): Promise<void> {
-    const answer = await this.call("DELETE", `/v1/snapshots/${encodeURIComponent(id)}`, {
+  async deleteSnapshot({ id }: SnapshotRecord): Promise<void> {
+    const answer = await this.#call("DELETE", `/v1/snapshots/${encodeURIComponent(id)}`, {
       repeatable: true,
       headTimeoutMs: DELETE_TIMEOUT_MS,
     });
@@ -142,15 +152,15 @@ export class HostClient {
   }
 
   /** Ends the machine. Idempotent. @returns undefined when the host never had it. */
-  async deleteMachine(id: string, reason: string): Promise<Machine | undefined> {
-    const path = `${machinePath(id)}?reason=${encodeURIComponent(reason)}`;
+  async deleteMachine(machine: OwnedMachine, reason: string): Promise<Machine | undefined> {
+    const path = `${machinePath(machine)}?reason=${encodeURIComponent(reason)}`;
     return await unlessNotFound(
       this.#json<Machine>("DELETE", path, { repeatable: true, headTimeoutMs: DELETE_TIMEOUT_MS }),
     );
   }
 
   /** Waits up to `waitMs` for events after `after`. */
-  events(after: number, waitMs: number, signal: AbortSignal): Promise<HostEvents> {
+  events(_scope: HostScope, after: number, waitMs: number, signal: AbortSignal): Promise<HostEvents> {
     return this.#json("GET", `/v1/events?after=${after}&wait_ms=${waitMs}`, {
       headTimeoutMs: waitMs + 10_000,
       signal,
@@ -164,8 +174,13 @@ export class HostClient {
   }
 
   /** NDJSON of TemplateBuildEvent, as the host writes it. */
-  buildTemplate(name: string, body: Buffer, signal: AbortSignal): Promise<IncomingMessage> {
-    return this.call("POST", `/v1/templates/${encodeURIComponent(name)}/build`, {
+  buildTemplate(
+    _scope: ServerScope,
+    name: string,
+    body: Buffer,
+    signal: AbortSignal,
+  ): Promise<IncomingMessage> {
+    return this.#call("POST", `/v1/templates/${encodeURIComponent(name)}/build`, {
       body,
       headTimeoutMs: 0,
       signal,
@@ -173,22 +188,33 @@ export class HostClient {
     });
   }
 
-  async deleteTemplate(name: string): Promise<void> {
+  async deleteTemplate(_scope: ServerScope, name: string): Promise<void> {
     (
-      await this.call("DELETE", `/v1/templates/${encodeURIComponent(name)}`, {
+      await this.#call("DELETE", `/v1/templates/${encodeURIComponent(name)}`, {
         headTimeoutMs: DELETE_TIMEOUT_MS,
       })
     ).resume();
   }
 
   /** Console of the machine, text. */
-  logs(id: string, signal: AbortSignal): Promise<IncomingMessage> {
-    return this.call("GET", `${machinePath(id)}/logs`, { signal, repeatable: true });
+  logs(machine: OwnedMachine, signal: AbortSignal): Promise<IncomingMessage> {
+    return this.#call("GET", `${machinePath(machine)}/logs`, { signal, repeatable: true });
   }
 
   /** Drops the kept connections. */
   close(): void {
     this.#agent.destroy();
+  }
+
+  /** A request to a port of the machine's guest. @throws as every call of the host does */
+  guest(
+    machine: OwnedMachine,
+    port: number,
+    method: string,
+    path: string,
+    options: CallOptions = {},
+  ): Promise<IncomingMessage> {
+    return this.#call(method, `${machinePath(machine)}/ports/${port}${path}`, options);
   }
 
   /**
@@ -197,7 +223,7 @@ export class HostClient {
    * @throws CodedError for a status of 400 and above, `host_unavailable` when the host cannot be reached,
    *   `client_closed_request` when `signal` aborts.
    */
-  async call(method: string, path: string, options: CallOptions = {}): Promise<IncomingMessage> {
+  async #call(method: string, path: string, options: CallOptions = {}): Promise<IncomingMessage> {
     const answer = await this.#open(method, path, options);
     if ((answer.statusCode ?? 0) < 400) return answer;
     throw await answerError(answer, `${method} ${path.split("?", 1)[0]}`);
@@ -320,7 +346,7 @@ export class HostClient {
 
   async #json<T>(method: string, path: string, options: CallOptions): Promise<T> {
     const headers = options.body === undefined ? {} : { "content-type": "application/json" };
-    const answer = await this.call(method, path, { ...options, headers });
+    const answer = await this.#call(method, path, { ...options, headers });
     return JSON.parse((await readAll(answer, MAX_JSON_BYTES)).toString("utf8")) as T;
   }
 }
@@ -335,12 +361,7 @@ class DeadConnection extends Error {
   }
 }
 
-/** Path of a port of a machine's guest. */
-export function guestPath(id: string, port: number, path: string): string {
-  return `${machinePath(id)}/ports/${port}${path}`;
-}
-
-function machinePath(id: string): string {
+function machinePath({ id }: OwnedMachine): string {
   return `/v1/machines/${encodeURIComponent(id)}`;
 }
 

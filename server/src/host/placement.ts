@@ -10,11 +10,15 @@ export interface Demand {
   diskMb: number;
 }
 
-/** One host, and the right to speak of what is placed on it. */
+/** One host, to be spoken to of sandboxes whose record one holds. */
 export interface PlacedHost {
   readonly hostId: string;
-  readonly scope: HostScope;
   readonly client: HostClient;
+}
+
+/** One host, and the right to hear of all that is placed on it. */
+export interface LinkedHost extends PlacedHost {
+  readonly scope: HostScope;
 }
 
 /** Chooses hosts for new sandboxes and finds those of existing ones. */
@@ -35,7 +39,7 @@ export class HostLink {
   readonly client: HostClient;
   readonly #clock: Clock;
   #health: { value: HostHealth; at: number } | undefined;
-  #host: PlacedHost | undefined;
+  #host: LinkedHost | undefined;
   #asking: Promise<HostHealth> | undefined;
 
   constructor(client: HostClient, clock: Clock) {
@@ -44,7 +48,7 @@ export class HostLink {
   }
 
   /** The host, asked for its id if it has not told yet. @throws CodedError host_unavailable */
-  async host(): Promise<PlacedHost> {
+  async host(): Promise<LinkedHost> {
     if (this.#host === undefined) await this.health();
     if (this.#host === undefined)
       throw new CodedError("host_unavailable", "the host answered without telling its id");

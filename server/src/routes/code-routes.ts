@@ -21,7 +21,7 @@ export function addCodeRoutes(deps: RouteDeps): void {
   const serverOf = async (call: Call<unknown, unknown>): Promise<CodeServer> => {
     const { record, host } = await deps.sandboxes.requireRunning(call.caller.scope, call.param("id"));
     deps.activity.note(record);
-    return new CodeServer(host.client, record.id);
+    return new CodeServer(host.client, record);
   };
 
   api.add(

@@ -12,7 +12,7 @@ export async function guestFor(
 ): Promise<{ guest: GuestClient; record: SandboxRecord }> {
   const { record, host } = await deps.sandboxes.requireRunning(call.caller.scope, call.param("id"));
   deps.activity.note(record);
-  return { guest: new GuestClient(host.client, record.id), record };
+  return { guest: new GuestClient(host.client, record), record };
 }
 
 /** Runs one file operation; the guest's refusals get the words and codes of files. */

@@ -115,7 +115,7 @@ async function makeKey(
       { details: { expires_at: new Date(maker.expiresAt).toISOString() } },
     );
   }
-  const record = await deps.keyStore.insert({
+  const record = await deps.keyStore.issue(call.caller.operator ?? call.caller.scope, {
     id: `key_${randomText(20)}`,
     account,
     name,

@@ -133,10 +133,7 @@ export function addLifecycleRoutes(deps: RouteDeps): void {
           `is ${tenant}, but sandbox ${before.id} belongs to tenant ${before.tenant}, and that never changes`,
         );
       }
-      await deps.auditStore.add({
-        account: before.account,
-        tenant: before.tenant,
-        sandbox_id: before.id,
+      await deps.auditStore.add(before, {
         action: persistent ? "promote" : "demote",
         reason,
         key_id: key.id,
@@ -154,7 +151,7 @@ async function machineOf(deps: RouteDeps, record: SandboxRecord): Promise<Machin
   if (isEnding(record.state)) return undefined;
   try {
     const host = await deps.placement.of(record.host);
-    return await host.client.findMachine(record.id);
+    return await host.client.findMachine(record);
   } catch (error) {
     if (error instanceof CodedError && error.code === "host_unavailable") return undefined;
     throw error;
@@ -169,7 +166,7 @@ async function runningCommands(
 ): Promise<Lifecycle["holds"]> {
   try {
     const host = await deps.placement.of(record.host);
-    const answer = await new GuestClient(host.client, record.id).http("POST", "/process.Process/List", {
+    const answer = await new GuestClient(host.client, record).http("POST", "/process.Process/List", {
       headers: {
         "content-type": "application/json",
         "connect-protocol-version": "1",

@@ -57,8 +57,8 @@ export function addOperationRoutes(deps: RouteDeps): void {
       answers: { 200: { description: "Prometheus text format", mediaType: "text/plain" } },
     },
     async (call) => {
-      requireWholeServer(call.caller, "these figures");
-      deps.metrics.setSandboxes(await deps.sandboxStore.countByState());
+      const scope = requireWholeServer(call.caller, "these figures");
+      deps.metrics.setSandboxes(await deps.sandboxStore.countByState(scope));
       for (const link of deps.placement.links) {
         try {
           const health = await link.freshHealth();
@@ -88,7 +88,7 @@ export function addOperationRoutes(deps: RouteDeps): void {
     async (call) => {
       const record = await deps.sandboxes.require(call.caller.scope, call.param("id"));
       const host = await deps.placement.of(record.host);
-      const answer = await host.client.logs(record.id, call.signal);
+      const answer = await host.client.logs(record, call.signal);
       call.outgoing.writeHead(200, {
         "content-type": "text/plain; charset=utf-8",
         "x-content-type-options": "nosniff",

@@ -1,7 +1,7 @@
 import type { Clock, Log } from "@torpor/base";
 import type { EventFeed } from "../event/event-feed.ts";
 import type { KeyedExecs } from "../guest/keyed-execs.ts";
-import type { Placement } from "../host/placement.ts";
+import type { HostLink, Placement } from "../host/placement.ts";
 import type { Api } from "../http/api.ts";
 import type { Idempotency } from "../http/idempotency.ts";
 import type { Metrics } from "../http/metrics.ts";
@@ -18,25 +18,36 @@ import type { SandboxStore } from "../store/sandbox-store.ts";
 import type { WebhookStore } from "../store/webhook-store.ts";
 import type { TargetGuard } from "../webhook/target-guard.ts";
 
-/** What routes are made from. */
+/** Hosts, without leave to hear of all that is placed on them. */
+interface RoutePlacement extends Pick<Placement, "choose" | "of"> {
+  readonly links: readonly Pick<HostLink, "health" | "freshHealth" | "lastHealth">[];
+}
+
+/**
+ * What routes are made from, and all they can reach: each function about somebody's things takes a scope that only
+ * authentication makes, or a record that only a look-up with one gives. `test/access/guarded-deps.ts` holds it to that.
+ */
 export interface RouteDeps {
   api: Api;
-  sandboxes: Sandboxes;
-  snapshots: Snapshots;
-  snapshotStore: SnapshotStore;
+  sandboxes: Omit<Sandboxes, "isCreating">;
+  snapshots: Omit<Snapshots, "sweep">;
+  snapshotStore: Pick<SnapshotStore, "find" | "list">;
   sessions: Sessions;
-  sandboxStore: SandboxStore;
-  eventStore: EventStore;
+  sandboxStore: Pick<SandboxStore, "find" | "list" | "countByState" | "ping">;
+  eventStore: Pick<EventStore, "read" | "lastSeq" | "floor" | "requireKept">;
   eventFeed: EventFeed;
   auditStore: AuditStore;
   accountStore: AccountStore;
-  keyStore: KeyStore;
-  webhookStore: WebhookStore;
+  keyStore: Pick<KeyStore, "issue" | "find" | "list" | "revoke">;
+  webhookStore: Pick<
+    WebhookStore,
+    "insert" | "find" | "list" | "countOf" | "counts" | "update" | "remove" | "forgetDeliveries"
+  >;
   targetGuard: TargetGuard;
-  placement: Placement;
+  placement: RoutePlacement;
   idempotency: Idempotency;
   keyedExecs: KeyedExecs;
-  activity: ActivityLog;
+  activity: Pick<ActivityLog, "note" | "lastActivityAt">;
   metrics: Metrics;
   clock: Clock;
   log: Log;

@@ -45,7 +45,7 @@ export function addStateRoutes(deps: RouteDeps): void {
           { details: { state: record.state } },
         );
       }
-      const guest = new GuestClient(host.client, record.id);
+      const guest = new GuestClient(host.client, record);
       const answer = await guest.http("GET", "/torpor/state", {
         headers: { "x-torpor-passive": "1" },
         headTimeoutMs: TIMEOUT_MS,

@@ -63,9 +63,9 @@ export function addTemplateRoutes(deps: RouteDeps): void {
       answers: { 200: { description: "Progress", mediaType: "application/x-ndjson" } },
     },
     async (call) => {
-      requireWholeServer(call.caller, "templates");
+      const scope = requireWholeServer(call.caller, "templates");
       const host = await anyHost(deps);
-      const answer = await host.buildTemplate(templateName(call), Buffer.alloc(0), call.signal);
+      const answer = await host.buildTemplate(scope, templateName(call), Buffer.alloc(0), call.signal);
       call.outgoing.writeHead(200, {
         "content-type": "application/x-ndjson",
         "cache-control": "no-cache, no-transform",
@@ -89,8 +89,8 @@ export function addTemplateRoutes(deps: RouteDeps): void {
       answers: { 204: { description: "Deleted" } },
     },
     async (call) => {
-      requireWholeServer(call.caller, "templates");
-      await (await anyHost(deps)).deleteTemplate(templateName(call));
+      const scope = requireWholeServer(call.caller, "templates");
+      await (await anyHost(deps)).deleteTemplate(scope, templateName(call));
       call.outgoing.writeHead(204).end();
       return SENT;
     },

@@ -85,7 +85,7 @@ export function serveTerminals(
     const { record, host } = await deps.sandboxes.requireRunning(caller.scope, decodeURIComponent(id));
     deps.activity.note(record);
     sockets.handleUpgrade(incoming, connection, head, (socket) => {
-      const terminal = new Terminal(socket, new GuestClient(host.client, record.id), () =>
+      const terminal = new Terminal(socket, new GuestClient(host.client, record), () =>
         deps.activity.note(record),
       );
       socket.once(

@@ -27,7 +27,7 @@ export function addWebhookRoutes(deps: RouteDeps): void {
     if (refusal !== undefined) throw refused("url", `cannot be used: ${refusal}`);
   };
   const shown = async (record: WebhookRecord): Promise<z.output<typeof webhookSchema>> =>
-    toWebhook(record, await webhookStore.counts(record.id));
+    toWebhook(record, await webhookStore.counts(record));
 
   api.add(
     {
@@ -49,17 +49,15 @@ export function addWebhookRoutes(deps: RouteDeps): void {
 
   const make = async (call: Call<unknown, z.output<typeof createWebhookSchema>>): Promise<unknown> => {
     const { scope } = call.caller;
-    if ((await webhookStore.countOf(scope.account)) >= MAX_WEBHOOKS)
+    if ((await webhookStore.countOf(scope)) >= MAX_WEBHOOKS)
       throw new CodedError(
         "conflict",
         `this account has ${MAX_WEBHOOKS} webhooks already, which is the most; delete one first`,
       );
     const secret = newWebhookSecret();
-    const record = await webhookStore.insert({
+    const record = await webhookStore.insert(scope, {
       ...call.body,
       id: `wh_${randomText(20)}`,
-      account: scope.account,
-      tenant: scope.tenant,
       secret,
       afterSeq: await eventStore.lastSeq(),
       createdAt: clock.now(),

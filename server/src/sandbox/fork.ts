@@ -14,8 +14,8 @@ const AT_ONCE = 8;
 export type ForkChild = { sandbox: SandboxRecord } | { error: CodedError };
 
 export interface ForkParts {
-  sandboxes: Sandboxes;
-  snapshots: Snapshots;
+  sandboxes: Pick<Sandboxes, "create">;
+  snapshots: Pick<Snapshots, "during">;
   clock: Clock;
 }
 
@@ -48,7 +48,7 @@ export async function fork(
 }
 
 async function child(
-  sandboxes: Sandboxes,
+  sandboxes: ForkParts["sandboxes"],
   scope: TenantScope,
   plan: CreatePlan,
   isAbandoned: () => boolean,

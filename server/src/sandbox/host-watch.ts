@@ -1,6 +1,7 @@
 import type { Clock, Log } from "@torpor/base";
 import { CodedError, type HostEvent, type Machine } from "@torpor/protocol";
-import type { HostLink, PlacedHost } from "../host/placement.ts";
+import type { HostLink, LinkedHost } from "../host/placement.ts";
+import { ReportedMachine } from "../host/owned-machine.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 import { differences } from "./machine-follower.ts";
@@ -134,7 +135,7 @@ export class HostWatch {
   }
 
   async #poll(
-    host: PlacedHost,
+    host: LinkedHost,
     after: number,
     waitMs: number,
   ): Promise<{ events: HostEvent[]; lastSeq: number } | "woken"> {
@@ -145,7 +146,7 @@ export class HostWatch {
     }
     const wake = this.#wake.signal;
     try {
-      const { events, last_seq } = await host.client.events(after, waitMs, wake);
+      const { events, last_seq } = await host.client.events(host.scope, after, waitMs, wake);
       return { events, lastSeq: last_seq };
     } catch (error) {
       if (wake.aborted) return "woken";
@@ -154,16 +155,16 @@ export class HostWatch {
   }
 
   /** The number of the newest event: what came before it is covered by the comparison that follows. */
-  async #catchUp(host: PlacedHost): Promise<number> {
+  async #catchUp(host: LinkedHost): Promise<number> {
     let after = 0;
     for (;;) {
-      const batch = await host.client.events(after, 0, this.#closing.signal);
+      const batch = await host.client.events(host.scope, after, 0, this.#closing.signal);
       if (batch.events.length === 0 || batch.last_seq <= after) return Math.max(after, batch.last_seq);
       after = batch.last_seq;
     }
   }
 
-  async #apply(host: PlacedHost, event: HostEvent): Promise<void> {
+  async #apply(host: LinkedHost, event: HostEvent): Promise<void> {
     const { store, sandboxes, log } = this.#options;
     if (sandboxes.isCreating(event.machine_id)) return; // the create under way hears of it in its own answer
     const record = await store.findOnHost(host.scope, event.machine_id);
@@ -180,11 +181,14 @@ export class HostWatch {
    * One comparison in both directions. The host's list is read before the records, and everything younger than the
    * grace is left alone, so that neither side's newborns look like orphans.
    */
-  async reconcile(host: PlacedHost): Promise<void> {
+  async reconcile(host: LinkedHost): Promise<void> {
     const { store, log } = this.#options;
     this.#sawNewborn = false;
     const machines = new Map(
-      (await host.client.listMachines(this.#closing.signal)).map((machine) => [machine.id, machine]),
+      (await host.client.listMachines(host.scope, this.#closing.signal)).map((machine) => [
+        machine.id,
+        machine,
+      ]),
     );
     const { records, unreadable } = await store.liveOnHost(host.scope);
     for (const { id, error } of unreadable)
@@ -214,7 +218,7 @@ export class HostWatch {
    * was lost or is another's. That says nothing of them, so they stay on record, until their own end if they have one or
    * until their owner ends them. What was only being made or ended is settled as ever.
    */
-  async #settleWithoutMachines(host: PlacedHost, records: readonly SandboxRecord[]): Promise<void> {
+  async #settleWithoutMachines(host: LinkedHost, records: readonly SandboxRecord[]): Promise<void> {
     const { sandboxes, clock, log } = this.#options;
     const left: string[] = [];
     for (const record of records) {
@@ -250,7 +254,7 @@ export class HostWatch {
     }
   }
 
-  async #settle(host: PlacedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
+  async #settle(host: LinkedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
     const { sandboxes, log } = this.#options;
     if (sandboxes.isCreating(record.id)) return;
     if (record.state === "failed") return await this.#settleFailed(host, record, listed);
@@ -258,7 +262,7 @@ export class HostWatch {
       await sandboxes.destroy(record, "user");
       return;
     }
-    const machine = listed ?? (await host.client.findMachine(record.id, this.#closing.signal));
+    const machine = listed ?? (await host.client.findMachine(record, this.#closing.signal));
     if (machine === undefined) {
       if (this.#isNewborn(record.createdAt)) return;
       const reason = record.state === "creating" ? "create_failed" : "host_lost";
@@ -274,10 +278,10 @@ export class HostWatch {
   }
 
   /** What is left of it stays on the host until its owner or a clock ends it. */
-  async #settleFailed(host: PlacedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
+  async #settleFailed(host: LinkedHost, record: SandboxRecord, listed: Machine | undefined): Promise<void> {
     const { sandboxes } = this.#options;
     if (listed?.state === "failed") return;
-    const machine = listed ?? (await host.client.findMachine(record.id, this.#closing.signal));
+    const machine = listed ?? (await host.client.findMachine(record, this.#closing.signal));
     if (machine === undefined) await sandboxes.noteGone(record, "host_lost");
     else if (machine.state === "ended") await sandboxes.noteEnded(record, machine);
   }
@@ -308,7 +312,7 @@ export class HostWatch {
     return true;
   }
 
-  async #removeOrphan(host: PlacedHost, machine: Machine): Promise<void> {
+  async #removeOrphan(host: LinkedHost, machine: Machine): Promise<void> {
     const { store, log } = this.#options;
     if (this.#isNewborn(Date.parse(machine.created_at))) return;
     const record = await store.findOnHost(host.scope, machine.id);
@@ -325,7 +329,10 @@ export class HostWatch {
       sandboxId: machine.id,
       tenant: machine.tenant,
     });
-    await host.client.deleteMachine(machine.id, record?.reason ?? "host_lost");
+    await host.client.deleteMachine(
+      ReportedMachine.of(host.scope, machine.id),
+      record?.reason ?? "host_lost",
+    );
   }
 }
 

@@ -27,7 +27,7 @@ export async function machineFate(
   for (;;) {
     let machine: Machine | undefined;
     try {
-      machine = await host.client.findMachine(record.id);
+      machine = await host.client.findMachine(record);
     } catch {
       return {
         ended: false,

@@ -60,7 +60,7 @@ export class MachineFollower {
   async #follow(seen: SandboxRecord): Promise<SandboxRecord> {
     const { store, placement, onEnded } = this.#options;
     const host = await placement.of(seen.host);
-    const machine = await host.client.findMachine(seen.id);
+    const machine = await host.client.findMachine(seen);
     let record = (await store.reload(seen)) ?? seen;
     for (let tries = 0; tries < MAX_TRIES; tries += 1) {
       if (machine === undefined || isEnding(record.state) || record.state === "creating") return record;

@@ -144,7 +144,7 @@ export class Sandboxes {
   ): Promise<SandboxRecord> {
     let machine: Machine;
     try {
-      machine = await host.client.putMachine(record.id, {
+      machine = await host.client.putMachine(record, {
         generation: record.generation,
         template: record.template,
         tenant: record.tenant,
@@ -176,7 +176,7 @@ export class Sandboxes {
     const running = (await this.adopt(record, machine)) ?? (await this.#reload(record));
     if (running.state !== "running") {
       // A delete came first. The host may have made the machine after it had been told to delete it.
-      await host.client.deleteMachine(record.id, "user");
+      await host.client.deleteMachine(record, "user");
       throw sandboxEnded(running);
     }
     if (isAbandoned?.() === true) {
@@ -256,7 +256,7 @@ export class Sandboxes {
         { details: { state: current.state } },
       );
     }
-    await host.client.moveMachine(id, "wake");
+    await host.client.moveMachine(record, "wake");
     return { record: await this.#followLiving(current), host };
   }
 
@@ -268,7 +268,7 @@ export class Sandboxes {
   ): Promise<SandboxRecord> {
     const { record, host } = await this.requireLiving(scope, id);
     try {
-      await host.client.moveMachine(id, verb);
+      await host.client.moveMachine(record, verb);
     } catch (error) {
       if (error instanceof CodedError && error.code === "sandbox_ended") await this.#follower.follow(record);
       throw error;
@@ -315,7 +315,7 @@ export class Sandboxes {
 
   async #finishDestroy(record: SandboxRecord): Promise<SandboxRecord> {
     const host = await this.#placement.of(record.host);
-    const machine = await host.client.deleteMachine(record.id, record.reason ?? "user");
+    const machine = await host.client.deleteMachine(record, record.reason ?? "user");
     return await this.#recordEnd(record, machine);
   }
 
@@ -387,7 +387,7 @@ export class Sandboxes {
         `is ${ttlSeconds}, but this sandbox ends for good in ${Math.floor(leftSeconds)} s, at the most any may live; ask for no more than that`,
       );
     }
-    await host.client.updateMachine(id, { ...changes, ...deadlineIn(ttlSeconds, this.#clock) });
+    await host.client.updateMachine(record, { ...changes, ...deadlineIn(ttlSeconds, this.#clock) });
     return await this.#followLiving(record);
   }
 
@@ -401,7 +401,7 @@ export class Sandboxes {
       if (isEnding(current.state)) throw sandboxEnded(current);
       current = (await this.#store.note(current, { persistent })) ?? (await this.#reload(current));
     }
-    await host.client.updateMachine(id, {
+    await host.client.updateMachine(record, {
       ...deadlineIn(persistent ? null : LIMITS.defaultTtlSeconds, this.#clock),
       idle_timeout_seconds: persistent
         ? (record.idleTimeoutSeconds ?? LIMITS.defaultIdleTimeoutSeconds)

@@ -1,6 +1,6 @@
 import type { Clock, Log } from "@torpor/base";
 import { newSnapshotId } from "@torpor/protocol";
-import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Placement } from "../host/placement.ts";
 import type { Sandboxes } from "../sandbox/sandboxes.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
@@ -64,7 +64,7 @@ export class Snapshots {
       expires_at: retentionSeconds === null ? null : createdAt + retentionSeconds * 1_000,
     });
     try {
-      const made = await host.client.takeSnapshot(sandbox.id, { id: intent.id, name });
+      const made = await host.client.takeSnapshot(sandbox, { id: intent.id, name });
       const snapshot = await store.finish(intent, {
         sizeBytes: made.size_bytes,
         generation: made.generation,
@@ -82,15 +82,15 @@ export class Snapshots {
     const { store, placement } = this.#options;
     await store.markDeleting(snapshot);
     const host = await placement.of(snapshot.host);
-    await host.client.deleteSnapshot(snapshot.id);
+    await host.client.deleteSnapshot(snapshot);
     await store.remove(snapshot);
   }
 
   /** Removes those past their retention and what crashes left. @returns how many. */
-  async sweep(): Promise<number> {
+  async sweep(scope: ServerScope): Promise<number> {
     const { store, clock } = this.#options;
     const now = clock.now();
-    const leftovers = await store.leftovers(now, now - ABANDONED_AFTER_MS, SWEEP_ROWS);
+    const leftovers = await store.leftovers(scope, now, now - ABANDONED_AFTER_MS, SWEEP_ROWS);
     let removed = 0;
     for (const snapshot of leftovers) if (await this.#removeOrLeave(snapshot)) removed += 1;
     return removed;

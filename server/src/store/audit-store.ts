@@ -1,5 +1,6 @@
 import type { Kysely } from "kysely";
 import type { Database } from "./open-database.ts";
+import type { SandboxRecord } from "./sandbox-record.ts";
 import type { AuditTable, Tables } from "./schema.ts";
 
 /** What was decided about sandboxes, by which key and why. Rows are only ever added. */
@@ -10,7 +11,13 @@ export class AuditStore {
     this.#db = database.db;
   }
 
-  async add(entry: AuditTable): Promise<void> {
-    await this.#db.insertInto("audit").values(entry).execute();
+  async add(
+    { account, tenant, id }: SandboxRecord,
+    entry: Omit<AuditTable, "account" | "tenant" | "sandbox_id">,
+  ): Promise<void> {
+    await this.#db
+      .insertInto("audit")
+      .values({ account, tenant, sandbox_id: id, ...entry })
+      .execute();
   }
 }

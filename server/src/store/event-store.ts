@@ -8,10 +8,11 @@ import {
   type SandboxEvent,
   type SandboxState,
 } from "@torpor/protocol";
-import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import type { SandboxRecord } from "./sandbox-record.ts";
 import type { SandboxChanges } from "./sandbox-store.ts";
+import type { WebhookRecord } from "./webhook-store.ts";
 import type { Tables } from "./schema.ts";
 
 /** Who is told of a record's moves. */
@@ -28,7 +29,7 @@ export interface EventWriter {
 }
 
 /** Whose events are read: a caller's, or those a webhook is for. */
-export type EventScope = Pick<TenantScope, "account" | "tenant">;
+type EventScope = TenantScope | WebhookRecord;
 
 export interface EventFilter {
   /** Events after this number. */
@@ -176,7 +177,7 @@ export class EventStore implements EventWriter {
    *
    * @returns how many
    */
-  async purge(before: number, keep: number, limit: number): Promise<number> {
+  async purge(_scope: ServerScope, before: number, keep: number, limit: number): Promise<number> {
     const last = await this.lastSeq();
     const result = await this.#db
       .deleteFrom("events")

@@ -1,21 +1,28 @@
 import type { Kysely, Selectable } from "kysely";
-import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import type { IdempotencyTable, Tables } from "./schema.ts";
 
-/** One `Idempotency-Key` of one caller on one route. */
-export interface IdempotencySlot {
-  account: string;
-  tenant: string;
-  route: string;
-  key: string;
+declare const ofCaller: unique symbol;
+
+/** One `Idempotency-Key` of one caller on one route. Made by {@link idempotencySlot} alone. */
+export interface IdempotencySlot extends SlotColumns {
+  readonly [ofCaller]: true;
+}
+
+interface SlotColumns {
+  readonly account: string;
+  readonly tenant: string;
+  readonly route: string;
+  readonly key: string;
 }
 
 export type IdempotencyRow = Readonly<Selectable<IdempotencyTable>>;
 
 /** The slot of a caller's key. */
 export function idempotencySlot(scope: TenantScope, route: string, key: string): IdempotencySlot {
-  return { account: scope.account, tenant: scope.tenant ?? "", route, key };
+  const columns: SlotColumns = { account: scope.account, tenant: scope.tenant ?? "", route, key };
+  return columns as IdempotencySlot;
 }
 
 /** What became of requests that carried an `Idempotency-Key`. */
@@ -92,7 +99,7 @@ export class IdempotencyStore {
   }
 
   /** Forgets at most `limit` keys made before `before`. @returns how many. */
-  async purge(before: number, limit: number): Promise<number> {
+  async purge(_scope: ServerScope, before: number, limit: number): Promise<number> {
     const old = await this.#db
       .selectFrom("idempotency")
       .select(["account", "tenant", "route", "key"])
@@ -109,7 +116,7 @@ export class IdempotencyStore {
     Query extends {
       where(column: "account" | "tenant" | "route" | "key", operator: "=", value: string): Query;
     },
-  >(query: Query, slot: IdempotencySlot): Query {
+  >(query: Query, slot: SlotColumns): Query {
     return query
       .where("account", "=", slot.account)
       .where("tenant", "=", slot.tenant)

@@ -1,6 +1,6 @@
 import type { Kysely, Selectable } from "kysely";
 import type { ApiKey, Scope } from "@torpor/protocol";
-import type { TenantScope } from "../auth/tenant-scope.ts";
+import { OperatorScope, type TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { type ReadableRows, readableRows } from "./readable-rows.ts";
 import { parseJsonColumn } from "./sandbox-record.ts";
@@ -90,6 +90,20 @@ export class KeyStore {
     };
     await this.#db.insertInto("api_keys").values(row).execute();
     return toKeyRecord(row);
+  }
+
+  /**
+   * Keeps a key that a caller makes.
+   *
+   * @throws Error when it is of another account or tenant than the caller's, which the caller should have been told
+   */
+  async issue(scope: TenantScope | OperatorScope, key: NewKey): Promise<KeyRecord> {
+    const isWithin =
+      scope instanceof OperatorScope ||
+      (key.account === scope.account && (scope.tenant === null || key.tenant === scope.tenant));
+    if (!isWithin)
+      throw new Error(`a key of account ${key.account}, tenant ${key.tenant} is beyond its maker`);
+    return await this.insert(key);
   }
 
   /** The key with this hash, revoked and expired ones too. Read on every request: a revocation counts at once. */

@@ -8,7 +8,7 @@ import {
   SANDBOX_STATES,
   type SandboxState,
 } from "@torpor/protocol";
-import type { HostScope, TenantScope } from "../auth/tenant-scope.ts";
+import type { HostScope, ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { EventStore, type EventWriter } from "./event-store.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
@@ -309,7 +309,7 @@ export class SandboxStore {
   }
 
   /** Forgets at most `limit` sandboxes that ended before `before`. @returns how many. */
-  async purgeEnded(before: number, limit: number): Promise<number> {
+  async purgeEnded(_scope: ServerScope, before: number, limit: number): Promise<number> {
     const result = await this.#db
       .deleteFrom("sandboxes")
       .where("id", "in", (query) =>
@@ -326,7 +326,7 @@ export class SandboxStore {
   }
 
   /** How many there are in each state that has any. */
-  async countByState(): Promise<{ state: SandboxState; count: number }[]> {
+  async countByState(_scope: ServerScope): Promise<{ state: SandboxState; count: number }[]> {
     const rows = await this.#db
       .selectFrom("sandboxes")
       .select(["state", (query) => query.fn.countAll<number | string>().as("count")])

@@ -1,4 +1,5 @@
 import type { Kysely, Selectable } from "kysely";
+import type { ServerScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import type { SessionTable, Tables } from "./schema.ts";
 
@@ -58,7 +59,7 @@ export class SessionStore {
   }
 
   /** Forgets at most `limit` sessions chosen before `before` whose sandbox the store no longer knows. @returns how many. */
-  async purge(before: number, limit: number): Promise<number> {
+  async purge(_scope: ServerScope, before: number, limit: number): Promise<number> {
     const gone = await this.#db
       .selectFrom("sessions")
       .selectAll()

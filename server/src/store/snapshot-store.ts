@@ -1,6 +1,6 @@
 import type { Kysely, Selectable } from "kysely";
 import type { Snapshot } from "@torpor/protocol";
-import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import type { SnapshotTable, Tables } from "./schema.ts";
@@ -120,7 +120,12 @@ export class SnapshotStore {
   }
 
   /** At most `limit` that are past their time, half removed, or left by a server that died while it made or forked them. */
-  async leftovers(now: number, madeBefore: number, limit: number): Promise<SnapshotRecord[]> {
+  async leftovers(
+    _scope: ServerScope,
+    now: number,
+    madeBefore: number,
+    limit: number,
+  ): Promise<SnapshotRecord[]> {
     const rows = await this.#db
       .selectFrom("snapshots")
       .selectAll()

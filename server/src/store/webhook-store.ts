@@ -1,12 +1,16 @@
 import type { Kysely, Selectable } from "kysely";
 import type { EventType, Webhook } from "@torpor/protocol";
-import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { type ReadableRows, readableRows } from "./readable-rows.ts";
 import { parseJsonColumn } from "./sandbox-record.ts";
 import type { Tables, WebhookTable } from "./schema.ts";
 
+declare const fromStore: unique symbol;
+
+/** One webhook as the store gave it out: holding it is the right to deal with it. */
 export interface WebhookRecord {
+  readonly [fromStore]: true;
   readonly id: string;
   readonly account: string;
   readonly tenant: string | null;
@@ -42,7 +46,7 @@ export interface Delivery {
 }
 
 function toWebhookRecord(row: Selectable<WebhookTable>): WebhookRecord {
-  return {
+  const record: Omit<WebhookRecord, typeof fromStore> = {
     id: row.id,
     account: row.account,
     tenant: row.tenant,
@@ -57,6 +61,7 @@ function toWebhookRecord(row: Selectable<WebhookTable>): WebhookRecord {
     lastDeliveredAt: row.last_delivered_at,
     lastError: row.last_error,
   };
+  return record as WebhookRecord;
 }
 
 /** Record to what the API shows: never the secret. */
@@ -85,16 +90,18 @@ export class WebhookStore {
     this.#db = database.db;
   }
 
+  /** Makes one of the caller's, for the events the caller may see. */
   async insert(
+    scope: TenantScope,
     webhook: Pick<
       WebhookRecord,
-      "id" | "account" | "tenant" | "url" | "types" | "description" | "secret" | "afterSeq" | "createdAt"
+      "id" | "url" | "types" | "description" | "secret" | "afterSeq" | "createdAt"
     >,
   ): Promise<WebhookRecord> {
     const row = {
       id: webhook.id,
-      account: webhook.account,
-      tenant: webhook.tenant,
+      account: scope.account,
+      tenant: scope.tenant,
       url: webhook.url,
       types: JSON.stringify(webhook.types),
       description: webhook.description,
@@ -130,7 +137,8 @@ export class WebhookStore {
     return readableRows(rows, toWebhookRecord);
   }
 
-  async countOf(account: string): Promise<number> {
+  /** How many the caller's account has. */
+  async countOf({ account }: TenantScope): Promise<number> {
     const row = await this.#db
       .selectFrom("webhooks")
       .select((query) => query.fn.countAll<number | string>().as("count"))
@@ -140,7 +148,7 @@ export class WebhookStore {
   }
 
   /** Every webhook that is enabled, for the dispatcher alone. */
-  async enabled(): Promise<ReadableRows<WebhookRecord>> {
+  async enabled(_scope: ServerScope): Promise<ReadableRows<WebhookRecord>> {
     const rows = await this.#db.selectFrom("webhooks").selectAll().where("enabled", "=", 1).execute();
     return readableRows(rows, toWebhookRecord);
   }
@@ -181,7 +189,7 @@ export class WebhookStore {
   }
 
   /** Deliveries that wait, and those that were given up. */
-  async counts(webhookId: string): Promise<{ pending: number; failed: number }> {
+  async counts({ id: webhookId }: WebhookRecord): Promise<{ pending: number; failed: number }> {
     const row = await this.#db
       .selectFrom("webhook_deliveries")
       .select((query) => [
@@ -302,7 +310,7 @@ export class WebhookStore {
   }
 
   /** Forgets deliveries of events up to `seq`, which are no longer kept. @returns how many. */
-  async purge(seq: number): Promise<number> {
+  async purge(_scope: ServerScope, seq: number): Promise<number> {
     const result = await this.#db.deleteFrom("webhook_deliveries").where("seq", "<=", seq).executeTakeFirst();
     return Number(result.numDeletedRows);
   }

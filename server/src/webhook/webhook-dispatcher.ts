@@ -1,12 +1,14 @@
 import type { Clock, Log } from "@torpor/base";
 import { eventId } from "@torpor/protocol";
 import type { EventFeed } from "../event/event-feed.ts";
+import type { ServerScope } from "../auth/tenant-scope.ts";
 import type { EventStore } from "../store/event-store.ts";
 import type { Delivery, WebhookRecord, WebhookStore } from "../store/webhook-store.ts";
 import { sendWebhook } from "./send-webhook.ts";
 import type { TargetGuard } from "./target-guard.ts";
 
 export interface WebhookDispatcherOptions {
+  scope: ServerScope;
   store: WebhookStore;
   events: EventStore;
   feed: EventFeed;
@@ -86,7 +88,7 @@ export class WebhookDispatcher {
   async #turn(): Promise<number | null> {
     const { store, clock, log } = this.#options;
     let nextAt: number | null = null;
-    const { items, unreadable } = await store.enabled();
+    const { items, unreadable } = await store.enabled(this.#options.scope);
     for (const id of unreadable) {
       if (!this.#unreadable.has(id))
         log.error({ op: "webhooks", outcome: "record unreadable, left", webhook: id });
@@ -107,7 +109,7 @@ export class WebhookDispatcher {
   async #owe(webhook: WebhookRecord): Promise<void> {
     const { store, events, clock, log } = this.#options;
     let current = webhook;
-    let { pending } = await store.counts(webhook.id);
+    let { pending } = await store.counts(webhook);
     while (pending < MAX_PENDING && !this.#closing.signal.aborted) {
       const newest = await events.lastSeq();
       const page = await events.read(webhook, { after: current.afterSeq, limit: PAGE_EVENTS });
