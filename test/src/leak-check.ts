@@ -26,6 +26,8 @@ export type MachineState = Record<LeakKind, ReadonlySet<string>>;
 const OURS = /\b(?:torpor|tp-|tt-|tti\d|dev -)/;
 /** What belongs to another instance of Torpor on the same machine is not ours to judge. */
 const OTHER_INSTANCE = /\b(?:torpor[-_]|tp-)([0-9a-f]{6})\b/;
+/** The fake internet of a test run, named after its process. */
+const FAKE_INTERNET = /\b(?:tt-internet-|tti)(\d+)\b/;
 
 /**
  * Looks at everything an instance could leave. Processes, mounts, loop devices, cgroups and files are counted when they
@@ -36,7 +38,9 @@ export async function lookAtMachine(stateDir: string): Promise<MachineState> {
   const { tag } = instanceNames(stateDir);
   const foreign = (text: string): boolean => {
     const other = OTHER_INSTANCE.exec(text)?.[1];
-    return other !== undefined && other !== tag;
+    if (other !== undefined) return other !== tag;
+    const owner = Number(FAKE_INTERNET.exec(text)?.[1]);
+    return owner > 0 && owner !== process.pid && existsSync(`/proc/${owner}`);
   };
   const own = (lines: readonly string[]): Set<string> =>
     new Set(lines.filter((line) => OURS.test(line) && !foreign(line)));
