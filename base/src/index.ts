@@ -1,5 +1,6 @@
 export * from "./clock.ts";
 export * from "./gate.ts";
+export * from "./http-upgrade.ts";
 export * from "./log.ts";
 export * from "./run.ts";
 export * from "./scope.ts";

@@ -12,6 +12,7 @@ import { registerFork } from "./commands/fork.ts";
 import { registerKey } from "./commands/key.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerLs } from "./commands/ls.ts";
+import { registerPort } from "./commands/port.ts";
 import { registerPromote } from "./commands/promote.ts";
 import { registerRm } from "./commands/rm.ts";
 import { registerRun } from "./commands/run.ts";
@@ -44,6 +45,7 @@ const REGISTRATIONS = [
   registerPromote,
   registerState,
   registerCode,
+  registerPort,
   registerLogs,
   registerEvents,
   registerWebhook,

@@ -49,6 +49,16 @@ const STATE = {
   },
 };
 
+const PREVIEW_URL = {
+  id: "url_1",
+  port: 3000,
+  host: "3000-x.localhost:7070",
+  auto_wake: false,
+  created_at: NOW,
+  expires_at: "2126-01-01T00:00:00Z",
+  revoked_at: null,
+};
+
 /** A real HTTP server that speaks the part of the API the command line uses, with a file system in a Map. */
 export class FakeApi implements AsyncDisposable {
   readonly files = new Map<string, Buffer>();
@@ -61,6 +71,7 @@ export class FakeApi implements AsyncDisposable {
   readonly scripted = new Map<string, unknown>();
   readonly sent = new Map<string, unknown>();
   codeLines: object[] = [];
+  previewUrls: object[] = [];
   #server = createServer((request, response) => void this.#answer(request, response));
   #count = 0;
 
@@ -171,6 +182,13 @@ export class FakeApi implements AsyncDisposable {
       Object.assign(sandbox, { persistent: JSON.parse(body.toString())["persistent"] });
       return json(200, sandbox);
     }
+    if (rest === "/ports/3000/url") {
+      this.previewUrls = [{ ...PREVIEW_URL, sandbox_id: id, ...JSON.parse(body.toString()) }];
+      return json(201, { ...this.previewUrls[0], url: "http://3000-x/?torpor_token=tpv_1", token: "tpv_1" });
+    }
+    if (rest === "/urls") return json(200, { items: this.previewUrls });
+    if (rest === "/urls/url_1") return json(200, PREVIEW_URL);
+    if (rest.startsWith("/urls/")) return refuse(404, "not_found", "there is no such preview URL");
     if (rest === "/snapshots") {
       const snapshot = {
         id: `snp${String(++this.#count).padStart(23, "0")}`,

@@ -104,3 +104,17 @@ it("events prints one line each, as JSON when asked, and takes the short names o
   expect(await cli("events", id, "--type", "exploded")).toMatchObject({ exitCode: 2 });
   expect(await cli("events", id, "--tenant", "acme")).toMatchObject({ exitCode: 2 });
 });
+
+it("port prints the URL alone, lists without tokens, and revokes", async () => {
+  const id = (await cli("create")).stdout.trim();
+  expect((await cli("port", "ls", id)).stdout).toBe("No preview URLs.\n");
+  const made = await cli("port", "url", id, "3000", "--expires-in", "60", "--auto-wake");
+  expect(made.stdout).toBe("http://3000-x/?torpor_token=tpv_1\n");
+  expect(api.previewUrls).toMatchObject([{ expires_in_seconds: 60, auto_wake: true }]);
+  expect((await cli("ports", "ls", id)).stdout).toMatch(
+    /^ID +PORT +HOST +WAKES +STATE[\s\S]*url_1 +3000 +3000-x\.localhost:7070 +yes +valid/,
+  );
+  expect((await cli("port", "revoke", id, "url_1")).stdout).toBe("url_1\n");
+  expect((await cli("port", "revoke", id, "url_2")).stderr).toContain("has no preview URL url_2");
+  expect(await cli("port", "url", id, "many")).toMatchObject({ exitCode: 2 });
+});

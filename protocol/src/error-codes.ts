@@ -31,6 +31,8 @@ export const ERROR_CODES = {
   rate_limited: { status: 429, retryable: true },
   client_closed_request: { status: 499, retryable: false },
   internal: { status: 500, retryable: false },
+  /** Nothing listens on that port inside the sandbox. */
+  port_not_open: { status: 502, retryable: true },
   host_unavailable: { status: 503, retryable: true },
   store_unavailable: { status: 503, retryable: true },
   template_not_ready: { status: 503, retryable: true },

@@ -10,6 +10,7 @@ export * from "./ids.ts";
 export * from "./key.ts";
 export * from "./limits.ts";
 export * from "./machine.ts";
+export * from "./preview-url.ts";
 export * from "./sandbox.ts";
 export * from "./state.ts";
 export * from "./states.ts";

@@ -8,7 +8,8 @@
  *                                             is neither paused nor on its way to another state, or after that time
  *     PATCH  /v1/machines/{id}                MachineUpdate -> Machine
  *     DELETE /v1/machines/{id}?reason=user    Machine (ended; idempotent)
- *     ANY    /v1/machines/{id}/ports/{port}/* proxied to that port of the guest; on 49983 the host adds its tokens
+ *     ANY    /v1/machines/{id}/ports/{port}/* proxied to that port of the guest, upgrades (WebSockets) too; on 49983 the
+ *                                             host adds its tokens. PORT_HEADERS says what the server may add
  *     GET    /v1/machines/{id}/logs           text: console of the machine (PID 1), the last 1 MiB at most
  *     GET    /v1/events?after=N&wait_ms=M     HostEvents (long poll)
  *     GET    /v1/templates                    { templates: Template[] }
@@ -38,6 +39,18 @@ import {
   secretsSchema,
 } from "./sandbox.ts";
 import type { EndReason } from "./states.ts";
+
+/** Headers between server and host on the ports of a guest; none of them reaches a program of the owner's. */
+export const PORT_HEADERS = {
+  /** The Host that the program is to see. Default `localhost:{port}`. */
+  host: "x-torpor-forwarded-host",
+  /** The Authorization that the program is to see. Default none. */
+  authorization: "x-torpor-forwarded-authorization",
+  /** `never`: a machine that sleeps stays asleep, and the answer is 409 `wrong_state`. It counts as use all the same. */
+  wake: "x-torpor-wake",
+  /** In an answer: it is the host's own, not one from inside. */
+  isHostsOwn: "x-torpor-host-answer",
+} as const;
 
 export const machineSpecSchema = z.strictObject({
   generation: z.number().int().min(1),

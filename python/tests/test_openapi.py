@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Dict, Set
 
-from torpor import ApiKey, ExecResult, FileEntry, Sandbox, SandboxInfo, SandboxProcess, Template
+from torpor import ApiKey, ExecResult, FileEntry, PreviewUrl, Sandbox, SandboxInfo, SandboxProcess, Template
 from torpor._error_answers import _CLASS_BY_CODE, _CLASS_BY_STATUS
 
 _ERROR_CODES = Path(__file__).parents[2] / "protocol" / "src" / "error-codes.ts"
@@ -56,12 +56,16 @@ class OpenApi(unittest.TestCase):
         self.assert_takes(Sandbox.exec, fields - {"encoding", "background", "keep_stdin_open"})
         self.assert_takes(Sandbox.start, fields - {"encoding", "background", "max_output_bytes"})
 
+    def test_every_option_of_a_preview_url_is_an_argument(self) -> None:
+        self.assert_takes(Sandbox.preview_url, self.body_fields("/v1/sandboxes/{id}/ports/{port}/url"))
+
     def test_every_field_of_an_answer_is_an_attribute(self) -> None:
         self.assert_has(SandboxInfo, self.schema_fields("Sandbox"))
         self.assert_has(ExecResult, self.schema_fields("ExecResult") - {"encoding"})
         self.assert_has(SandboxProcess, self.schema_fields("Process"))
         self.assert_has(FileEntry, self.schema_fields("FileEntry") - {"size"} | {"size_bytes"})
         self.assert_has(Template, self.schema_fields("Template"))
+        self.assert_has(PreviewUrl, self.schema_fields("PreviewUrl"))
         self.assert_has(ApiKey, self.schema_fields("ApiKey"))
 
 

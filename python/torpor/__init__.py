@@ -42,6 +42,7 @@ from .file_watcher import FileChange, FileWatcher
 from .filesystem import SandboxFilesystem
 from .fork_result import ForkResult
 from .paged_list import Page, PagedList
+from .preview_urls import PreviewUrl
 from .sandbox import Sandbox
 from .sandbox_info import AttestedStep, Attestation, HibernationImage, SandboxInfo
 from .sandbox_process import SandboxProcess
@@ -92,6 +93,7 @@ __all__ = [
     "Page",
     "PagedList",
     "PermissionError",
+    "PreviewUrl",
     "RateLimitError",
     "RequestIssue",
     "Sandbox",

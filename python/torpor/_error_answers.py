@@ -55,6 +55,7 @@ _CLASS_BY_CODE: Dict[str, Type[TorporError]] = {
     "idempotency_in_progress": ConflictError,
     "sandbox_ended": SandboxEndedError,
     "events_expired": EventsExpiredError,
+    "port_not_open": UnavailableError,
     "capacity_exhausted": CapacityError,
     "rate_limited": RateLimitError,
     "host_unavailable": UnavailableError,

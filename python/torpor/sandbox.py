@@ -10,6 +10,7 @@ from ._error_answers import error_from_fields
 from ._request import UNSET, QueryValue, Request, invalid, path_segment
 from ._answered_list import answered_list
 from ._sandbox_execution import SandboxExecution
+from ._sandbox_ports import SandboxPorts
 from ._sandbox_lifecycle import LONG_SECONDS, OnExpire, OnIdle, SandboxLifecycle
 from ._transport import Transport
 from .client import Torpor, transport_of
@@ -21,7 +22,7 @@ from .paged_list import Page, PagedList, fetch_page
 Network = Literal["internet", "none"]
 
 
-class Sandbox(SandboxExecution, SandboxLifecycle):
+class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
     """Made by `create`, `get`, `list` and `session`. Safe to use from several threads.
 
     A `with` block destroys an ephemeral sandbox at its end, also when something raises. A persistent one outlives the

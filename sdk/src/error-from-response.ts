@@ -50,6 +50,7 @@ const CLASS_BY_CODE: Readonly<Record<string, ErrorClass>> = {
   events_expired: EventsExpiredError,
   capacity_exhausted: CapacityError,
   rate_limited: RateLimitError,
+  port_not_open: UnavailableError,
   host_unavailable: UnavailableError,
   store_unavailable: UnavailableError,
   template_not_ready: UnavailableError,

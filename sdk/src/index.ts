@@ -69,6 +69,13 @@ export type { Attestation, OnExpire, OnIdle, SandboxInfo, SandboxState } from ".
 export type { Page, PagedList, SandboxFilter } from "./sandbox-list.ts";
 export type { SandboxProcess } from "./sandbox-process.ts";
 export type { BuildProgress, Template, TemplateBuild, TemplateBuildOptions, Templates } from "./templates.ts";
+export type {
+  CreatedPreviewUrl,
+  PortRequest,
+  PreviewUrl,
+  PreviewUrlOptions,
+  SandboxPorts,
+} from "./sandbox-ports.ts";
 export type { TerminalOptions, TerminalRequest } from "./terminal-request.ts";
 export { Torpor } from "./torpor.ts";
 export type { UploadContent } from "./upload-body.ts";

@@ -25,6 +25,7 @@ import { pathSegment } from "./request-path.ts";
 import { SandboxCommands } from "./sandbox-commands.ts";
 import { SandboxFiles } from "./sandbox-files.ts";
 import { type SandboxInfo, sandboxInfoFromWire } from "./sandbox-info.ts";
+import { type CreatedPreviewUrl, type PreviewUrlOptions, SandboxPorts } from "./sandbox-ports.ts";
 import { SandboxCollection } from "./sandbox-collection.ts";
 import type { PagedList, SandboxFilter } from "./sandbox-list.ts";
 import { type Lifecycle, type LifecycleUpdate, SandboxLifecycle } from "./sandbox-lifecycle.ts";
@@ -47,6 +48,8 @@ export class Sandbox implements AsyncDisposable {
   readonly files: SandboxFiles;
   /** Notebook kernels, each with variables of its own. */
   readonly contexts: CodeContexts;
+  /** Programs that listen inside, for you and for visitors. */
+  readonly ports: SandboxPorts;
   readonly #transport: Transport;
   readonly #path: string;
   readonly #commands: SandboxCommands;
@@ -70,6 +73,7 @@ export class Sandbox implements AsyncDisposable {
     this.#commands = new SandboxCommands(transport, this.#path);
     this.#lifecycle = new SandboxLifecycle(transport, this.#path);
     this.contexts = new CodeContexts(transport, `${this.#path}/code/contexts`);
+    this.ports = new SandboxPorts(transport, this.#path);
     this.files = new SandboxFiles(transport, `${this.#path}/fs`);
   }
 
@@ -254,6 +258,11 @@ export class Sandbox implements AsyncDisposable {
     options: CallOptions = {},
   ): Promise<SandboxInfo> {
     return this.#note(await this.#lifecycle.promote(change, options));
+  }
+
+  /** A URL that lets whoever has it reach a port in here: `ports.publish`. */
+  previewUrl(port: number, options: PreviewUrlOptions = {}): Promise<CreatedPreviewUrl> {
+    return this.ports.publish(port, options);
   }
 
   /** The console of the machine, its last part. */

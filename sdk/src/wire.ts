@@ -70,6 +70,22 @@ export interface EventWire {
   changes: Record<string, unknown>;
 }
 
+export interface PreviewUrlWire {
+  id: string;
+  sandbox_id: string;
+  port: number;
+  host: string;
+  auto_wake: boolean;
+  created_at: string;
+  expires_at: string;
+  revoked_at: string | null;
+}
+
+export interface CreatedPreviewUrlWire extends PreviewUrlWire {
+  url: string;
+  token: string;
+}
+
 export interface PageWire<Item> {
   unreadable?: string[] | undefined;
   items: Item[];

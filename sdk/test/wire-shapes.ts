@@ -43,6 +43,8 @@ export const shapesAgree: [
   Same<SnakeCase<keyof sdk.WebhookChanges>, keyof protocol.UpdateWebhookRequest>,
   Same<wire.AccountWire, protocol.Account>,
   Same<SnakeCase<keyof sdk.AccountLimits>, keyof protocol.AccountLimits>,
+  Same<wire.CreatedPreviewUrlWire, protocol.CreatedPreviewUrl>,
+  Same<SentNames<sdk.PreviewUrlOptions, CallNames>, keyof protocol.CreatePreviewUrlRequest>,
   Same<wire.KeyScope, protocol.Scope>,
   Same<sdk.ExecOutcome, protocol.ExecOutcome>,
   Same<SentNames<sdk.SandboxCreateOptions, CallNames>, CreateNames>,
@@ -57,6 +59,8 @@ export const shapesAgree: [
   Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
   Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
 ] = [
+  true,
+  true,
   true,
   true,
   true,

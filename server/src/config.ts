@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import { z } from "zod";
+import { PreviewOrigin } from "./ingress/preview-origin.ts";
 import type { DatabaseLocation } from "./store/open-database.ts";
 import { isAddressRange } from "./webhook/target-guard.ts";
 
@@ -19,6 +20,8 @@ export interface ServerConfig {
   runAs: Owner | undefined;
   /** Addresses and CIDR ranges that webhooks may name though they are not public. */
   webhookAllow: readonly string[];
+  /** Below which previews are served; undefined for `http://localhost` and the port listened on. */
+  previewUrl: string | undefined;
   /** The absolute end of every sandbox, seconds from its create; undefined for none. */
   maxLifetimeSeconds: number | undefined;
   apiKeyFile: string;
@@ -57,6 +60,13 @@ const addressRanges = z.string().transform((text, context) => {
   return z.NEVER;
 });
 
+const previewUrl = z.string().transform((text, context) => {
+  const refusal = PreviewOrigin.refusal(text);
+  if (refusal === undefined) return text;
+  context.addIssue({ code: "custom", message: refusal });
+  return z.NEVER;
+});
+
 const schema = z.object({
   TORPOR_STATE_DIR: z.string().startsWith("/", "must be an absolute path").default("/var/lib/torpor"),
   TORPOR_LISTEN: listen.default({ host: "127.0.0.1", port: 7070 }),
@@ -70,6 +80,7 @@ const schema = z.object({
     .regex(/^postgres(ql)?:\/\//, "must be postgres://…; leave it out for SQLite")
     .optional(),
   TORPOR_WEBHOOK_ALLOW: addressRanges.optional(),
+  TORPOR_PREVIEW_URL: previewUrl.optional(),
   TORPOR_MAX_LIFETIME_SECONDS: z.coerce
     .number({ error: "must be a whole number of seconds" })
     .int("must be a whole number of seconds")
@@ -105,6 +116,7 @@ export function readConfig(environment: Readonly<Record<string, string | undefin
         ? { kind: "sqlite", path: join(data.TORPOR_STATE_DIR, "server", "server.sqlite") }
         : { kind: "postgres", url: data.TORPOR_DATABASE_URL },
     webhookAllow: data.TORPOR_WEBHOOK_ALLOW ?? [],
+    previewUrl: data.TORPOR_PREVIEW_URL,
     maxLifetimeSeconds: data.TORPOR_MAX_LIFETIME_SECONDS,
     runAs: data.TORPOR_RUN_AS,
     apiKeyFile: data.TORPOR_API_KEY_FILE ?? join(data.TORPOR_STATE_DIR, "api-key"),

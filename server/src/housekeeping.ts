@@ -4,6 +4,7 @@ import type { ServerScope } from "./auth/tenant-scope.ts";
 import type { EventStore } from "./store/event-store.ts";
 import type { IdempotencyStore } from "./store/idempotency-store.ts";
 import type { Snapshots } from "./snapshot/snapshots.ts";
+import type { PreviewUrlStore } from "./store/preview-url-store.ts";
 import type { SandboxStore } from "./store/sandbox-store.ts";
 import type { SessionStore } from "./store/session-store.ts";
 import type { WebhookStore } from "./store/webhook-store.ts";
@@ -13,6 +14,8 @@ const EVERY_MS = 10 * 60_000;
 const BATCH_ROWS = 200;
 const MAX_BATCHES = 100;
 
+/** A preview URL that has expired is still shown for this long, milliseconds. */
+const EXPIRED_URL_MS = 24 * 60 * 60_000;
 /** A session whose sandbox is still to be recorded is younger than this, milliseconds. */
 const SESSION_GRACE_MS = 60 * 60_000;
 
@@ -21,6 +24,7 @@ export interface HousekeepingOptions {
   sandboxes: SandboxStore;
   events: EventStore;
   webhooks: WebhookStore;
+  previewUrls: PreviewUrlStore;
   sessions: SessionStore;
   snapshots: Snapshots;
   idempotency: IdempotencyStore;
@@ -49,7 +53,7 @@ export class Housekeeping {
 
   /** One sweep. An error of the store ends it and is told; nothing is taken for gone that could not be read. */
   async sweep(): Promise<void> {
-    const { sandboxes, events, webhooks, sessions, snapshots, idempotency, clock, log, scope } =
+    const { sandboxes, events, webhooks, previewUrls, sessions, snapshots, idempotency, clock, log, scope } =
       this.#options;
     const now = clock.now();
     try {
@@ -61,6 +65,7 @@ export class Housekeeping {
           events.purge(scope, now - LIMITS.eventRetentionSeconds * 1_000, LIMITS.maxEvents, BATCH_ROWS),
         ),
         webhookDeliveries: await webhooks.purge(scope, await events.floor()),
+        previewUrls: await this.#inBatches(() => previewUrls.purge(scope, now - EXPIRED_URL_MS, BATCH_ROWS)),
         idempotencyKeys: await this.#inBatches(() =>
           idempotency.purge(scope, now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS),
         ),

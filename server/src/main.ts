@@ -46,6 +46,7 @@ async function main(config: ServerConfig): Promise<void> {
     host: { url: config.hostUrl, token: config.hostToken },
     listen: config.listen,
     maxLifetimeSeconds: config.maxLifetimeSeconds,
+    previewUrl: config.previewUrl,
     webhooks: { allow: config.webhookAllow },
     log,
     secretValues,

@@ -15,7 +15,12 @@ import { Housekeeping } from "./housekeeping.ts";
 import { Api } from "./http/api.ts";
 import { Idempotency } from "./http/idempotency.ts";
 import { Metrics } from "./http/metrics.ts";
+import { serveUpgrades } from "./http/upgrades.ts";
+import { PortProxy } from "./ingress/port-proxy.ts";
+import { PreviewIngress } from "./ingress/preview-ingress.ts";
+import { PreviewOrigin } from "./ingress/preview-origin.ts";
 import { addRoutes } from "./routes/add-routes.ts";
+import { isPortUpgrade, upgradeToPort } from "./routes/port-routes.ts";
 import type { RouteDeps } from "./routes/route-deps.ts";
 import { serveTerminals } from "./routes/terminal.ts";
 import { ActivityLog } from "./sandbox/activity-log.ts";
@@ -29,6 +34,7 @@ import { EventStore } from "./store/event-store.ts";
 import { IdempotencyStore } from "./store/idempotency-store.ts";
 import { KeyStore } from "./store/key-store.ts";
 import type { Database } from "./store/open-database.ts";
+import { PreviewUrlStore } from "./store/preview-url-store.ts";
 import { serialId } from "./serial-id.ts";
 import { SandboxStore } from "./store/sandbox-store.ts";
 import { SessionStore } from "./store/session-store.ts";
@@ -49,6 +55,8 @@ export interface StartServerOptions {
   clock?: Clock;
   /** The absolute end of every sandbox made from now on, seconds from its create, whatever its account allows. Default none. */
   maxLifetimeSeconds?: number | undefined;
+  /** Below which previews are served, e.g. `https://preview.example.com`. Default `http://localhost` and the port listened on. */
+  previewUrl?: string | undefined;
   webhooks?: {
     /** Addresses and ranges that webhooks may name though they are not public. */
     allow?: readonly string[];
@@ -92,6 +100,9 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const snapshotStore = new SnapshotStore(database);
   const sessionStore = new SessionStore(database);
   const webhookStore = new WebhookStore(database);
+  const previewUrlStore = new PreviewUrlStore(database);
+  const portProxy = new PortProxy();
+  let previewOrigin = new PreviewOrigin(options.previewUrl ?? "http://localhost");
   const targetGuard = new TargetGuard(options.webhooks?.allow ?? []);
   const { maxLifetimeSeconds } = options;
   const sandboxes = new Sandboxes({
@@ -152,6 +163,9 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     keyStore,
     webhookStore,
     targetGuard,
+    previewUrlStore,
+    previewOrigin: () => previewOrigin,
+    portProxy,
     auditStore: new AuditStore(database),
     placement,
     idempotency,
@@ -163,6 +177,17 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     version: VERSION,
   };
   addRoutes(deps);
+  const ingress = new PreviewIngress({
+    origin: () => previewOrigin,
+    store: previewUrlStore,
+    proxy: portProxy,
+    placement,
+    activity,
+    metrics,
+    clock,
+    log,
+  });
+  scope.defer(() => ingress.close());
   const listener = getRequestListener(api.app.fetch, {
     overrideGlobalObjects: false,
     autoCleanupIncoming: false,
@@ -180,7 +205,8 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
       // A connection that breaks is seen as `close` by whoever works on it; unheard, its error would end the process.
       incoming.on("error", () => {});
       outgoing.on("error", () => {});
-      void listener(incoming, outgoing);
+      if (ingress.owns(incoming)) void ingress.serve(incoming, outgoing);
+      else void listener(incoming, outgoing);
     },
   );
   server.on("clientError", refuseUnreadable);
@@ -189,18 +215,41 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     sockets.add(socket);
     socket.once("close", () => sockets.delete(socket));
   });
-  const terminals = serveTerminals(server, deps, authenticator, keyWatch);
+  const terminals = serveTerminals(deps, authenticator, keyWatch);
+  serveUpgrades(server, log, [
+    {
+      wants: (incoming) => ingress.owns(incoming),
+      take: (incoming, connection, head) => ingress.upgrade(incoming, connection, head),
+    },
+    {
+      wants: isPortUpgrade,
+      take: async (incoming, connection, head) => {
+        const caller = await authenticator.authenticate(incoming.headers, "sandbox:exec");
+        const release = keyWatch.hold(caller.key, () => connection.destroy());
+        try {
+          await upgradeToPort(deps, caller.scope, incoming, connection, head);
+        } finally {
+          release();
+        }
+      },
+    },
+    { wants: () => true, take: (incoming, connection, head) => terminals.open(incoming, connection, head) },
+  ]);
   const { host, port } = options.listen ?? { host: "127.0.0.1", port: 0 };
   await listen(server, host, port);
   scope.defer(() => closeServer(server, sockets));
+  const address = server.address() as AddressInfo;
+  previewOrigin = new PreviewOrigin(options.previewUrl ?? `http://localhost:${address.port}`);
   scope.defer(() => eventFeed.close()); // its streams end first: they would not by themselves
   scope.defer(() => terminals.close());
+  scope.defer(() => portProxy.close());
   const serverScope = ServerScope.forHousekeeping();
   const housekeeping = new Housekeeping({
     scope: serverScope,
     sandboxes: sandboxStore,
     events: eventStore,
     webhooks: webhookStore,
+    previewUrls: previewUrlStore,
     sessions: sessionStore,
     snapshots,
     idempotency: idempotencyStore,
@@ -226,7 +275,6 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   watch.start();
   scope.defer(() => watch.close());
   const owned = scope.move();
-  const address = server.address() as AddressInfo;
   const shownHost = address.family === "IPv6" ? `[${address.address}]` : address.address;
   return {
     url: `http://${shownHost}:${address.port}`,

@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { Socket } from "node:net";
+import type { Duplex } from "node:stream";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import {
@@ -11,6 +12,7 @@ import {
   type MachineSnapshot,
   type MachineSpec,
   type MachineUpdate,
+  PORT_HEADERS,
   type Template,
 } from "@torpor/protocol";
 import { FakeGuest } from "./fake-guest.ts";
@@ -44,6 +46,14 @@ export class FakeHost {
   readonly callers = new Map<string, (when: "before" | "after", line: string) => Promise<void>>();
   /** Answers port 49999; without it the port refuses. */
   codeServer?: (path: string, request: IncomingMessage, response: ServerResponse) => Promise<void> | void;
+  /** Programs that listen inside every machine, by port. */
+  readonly programs = new Map<
+    number,
+    {
+      answer: (path: string, request: IncomingMessage, response: ServerResponse) => Promise<void> | void;
+      upgrade?: (path: string, request: IncomingMessage, connection: Duplex, head: Buffer) => void;
+    }
+  >();
   /** Milliseconds that a sleep, a wake and a snapshot take. */
   sleepMs = 5;
   /** Whether machines end at their deadlines. */
@@ -83,6 +93,10 @@ export class FakeHost {
       { keepAliveTimeout: 60_000 },
       (request, response) => void this.#serve(request, response),
     );
+    this.#server.on("upgrade", (request, connection, head) => {
+      connection.on("error", () => {});
+      this.#upgrade(request, connection, head).catch(() => connection.destroy());
+    });
     this.#server.on("connection", (socket) => {
       this.#sockets.add(socket);
       socket.once("close", () => this.#sockets.delete(socket));
@@ -332,7 +346,31 @@ export class FakeHost {
     for (const wake of this.#waiting) wake();
   }
 
+  async #upgrade(request: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
+    this.requests.push(`UPGRADE ${request.url}`);
+    const { id, port, path } = portOf(new URL(request.url ?? "", "http://host"));
+    const program = this.programs.get(port);
+    await this.#wakeFor(id, request);
+    if (program?.upgrade === undefined) {
+      connection.end("HTTP/1.1 426 Upgrade Required\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno");
+      return;
+    }
+    program.upgrade(path, request, connection, head);
+  }
+
+  /** As the real host does before it passes a request on to a port. */
+  async #wakeFor(id: string, request: IncomingMessage): Promise<void> {
+    const machine = this.machines.get(id)?.machine;
+    if (machine === undefined || machine.state === "running") return;
+    if (machine.auto_wake && request.headers[PORT_HEADERS.wake] !== "never") await this.move(id, "wake");
+    else
+      throw new CodedError("wrong_state", `sandbox ${id} is ${machine.state}`, {
+        details: { state: machine.state },
+      });
+  }
+
   #sendError(response: ServerResponse, error: CodedError): void {
+    if (!response.headersSent) response.setHeader(PORT_HEADERS.isHostsOwn, "1");
     this.#send(response, error.status, error.toEnvelope("host"));
   }
 
@@ -456,7 +494,12 @@ export class FakeHost {
       const path = `/${url.pathname.split("/").slice(6).join("/")}${url.search}`;
       return await entry.guest.serve(request, response, path);
     }
-    throw new CodedError("guest_unavailable", `port ${port} refuses`);
+    const program = this.programs.get(Number(port));
+    if (verb === "ports" && program !== undefined) {
+      await this.#wakeFor(id, request);
+      return await program.answer(portOf(url).path, request, response);
+    }
+    throw new CodedError("guest_unavailable", `port ${port} refuses`, { details: { port: Number(port) } });
   }
 
   async #serveMachine(
@@ -536,6 +579,11 @@ export class FakeHost {
     );
     response.end(`${JSON.stringify({ type: "done", template, cached: true })}\n`);
   }
+}
+
+function portOf(url: URL): { id: string; port: number; path: string } {
+  const [, , , id = "", , port, ...rest] = url.pathname.split("/");
+  return { id, port: Number(port), path: `/${rest.join("/")}${url.search}` };
 }
 
 /** States that a caller who waits for a machine to settle waits for to pass. */

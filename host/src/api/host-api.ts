@@ -1,6 +1,7 @@
 import { timingSafeEqual } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
-import type { Log } from "@torpor/base";
+import type { Duplex } from "node:stream";
+import { type Log, responseInsteadOfUpgrade } from "@torpor/base";
 import {
   CodedError,
   createSnapshotSchema,
@@ -10,6 +11,7 @@ import {
   machineIdSchema,
   machineSpecSchema,
   machineUpdateSchema,
+  PORT_HEADERS,
   randomText,
   type TemplateBuildEvent,
 } from "@torpor/protocol";
@@ -18,7 +20,8 @@ import type { Machines } from "../machine/machines.ts";
 import type { Reconciliation } from "../machine/reconciliation.ts";
 import type { TemplatePools } from "../machine/template-pools.ts";
 import { readJson } from "./body.ts";
-import { proxyToGuest } from "./guest-proxy.ts";
+import type { GuestTarget } from "./guest-headers.ts";
+import { proxyToGuest, tunnelToGuest } from "./guest-proxy.ts";
 import { renderMetrics } from "./host-metrics.ts";
 
 export interface HostApiOptions {
@@ -53,6 +56,7 @@ interface Route {
 }
 
 const MAX_WAIT_MS = 60_000;
+const PORT_PATTERN = /^\/v1\/machines\/([^/]+)\/ports\/(\d+)(\/.*)$/;
 
 /** The host's HTTP interface; protocol/machine.ts lists its routes. */
 export function createHostApi(options: HostApiOptions): Server {
@@ -66,19 +70,34 @@ export function createHostApi(options: HostApiOptions): Server {
   server.headersTimeout = 20_000;
   server.keepAliveTimeout = 120_000;
   server.on("connection", (socket) => socket.setNoDelay(true));
+  server.on("upgrade", (incoming, connection, head) => {
+    connection.on("error", () => connection.destroy());
+    upgrade(incoming, connection, head).catch((error: unknown) => {
+      if (connection.writable) fail(responseInsteadOfUpgrade(incoming, connection), error, options.log);
+    });
+  });
   return server;
+
+  async function upgrade(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
+    requireToken(incoming);
+    const { pathname, search } = splitUrl(incoming);
+    const match = PORT_PATTERN.exec(pathname);
+    if (match === null) throw new CodedError("not_found", `the host has no WebSocket at ${pathname}`);
+    await tunnelToGuest(options.machines, portTarget(match.slice(1), search), incoming, connection, head);
+  }
+
+  function requireToken(incoming: IncomingMessage): void {
+    const given = Buffer.from(incoming.headers.authorization ?? "");
+    if (given.length !== expected.length || !timingSafeEqual(given, expected))
+      throw new CodedError("unauthenticated", "the host token is missing or wrong");
+  }
 
   async function answer(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
     const left = new AbortController();
     outgoing.on("close", () => left.abort());
     try {
-      const given = Buffer.from(incoming.headers.authorization ?? "");
-      if (given.length !== expected.length || !timingSafeEqual(given, expected)) {
-        throw new CodedError("unauthenticated", "the host token is missing or wrong");
-      }
-      // As it came: resolving `..` would lead a path that is meant for one machine's guest to another machine.
-      const [pathname = "/"] = (incoming.url ?? "/").split("?", 1);
-      const search = (incoming.url ?? "/").slice(pathname.length);
+      requireToken(incoming);
+      const { pathname, search } = splitUrl(incoming);
       const route = routes
         .map((candidate) => ({ candidate, match: candidate.pattern.exec(pathname) }))
         .find(
@@ -106,14 +125,9 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
     // First: the hot path.
     {
       method: "*",
-      pattern: /^\/v1\/machines\/([^/]+)\/ports\/(\d+)(\/.*)$/,
-      answer: ({ incoming, outgoing, search, parts: [id = "", port = "", path = "/"] }) =>
-        proxyToGuest(
-          machines,
-          { machineId: id, port: portNumber(port), path: `${path}${search}` },
-          incoming,
-          outgoing,
-        ),
+      pattern: PORT_PATTERN,
+      answer: ({ incoming, outgoing, search, parts }) =>
+        proxyToGuest(machines, portTarget(parts, search), incoming, outgoing),
     },
     {
       method: "PUT",
@@ -270,6 +284,17 @@ async function buildTemplateStream(
   outgoing.end();
 }
 
+/** Path and query as they came: resolving `..` would lead a path that is meant for one machine's guest to another machine. */
+function splitUrl({ url = "/" }: IncomingMessage): { pathname: string; search: string } {
+  const [pathname = "/"] = url.split("?", 1);
+  return { pathname, search: url.slice(pathname.length) };
+}
+
+/** What {@link PORT_PATTERN} captured. */
+function portTarget([machineId = "", port = "", path = "/"]: string[], search: string): GuestTarget {
+  return { machineId, port: portNumber(port), path: `${path}${search}` };
+}
+
 function portNumber(value: string): number {
   const port = Number(value);
   if (port < 1 || port > 65_535) throw new CodedError("invalid_request", `${value} is no port`);
@@ -305,6 +330,7 @@ function asCoded(error: unknown): CodedError {
 function fail(outgoing: ServerResponse, error: unknown, log: Log): void {
   const coded = asCoded(error);
   if (coded.code === "internal") log.error({ op: "host.request", err: error });
+  if (!outgoing.headersSent) outgoing.setHeader(PORT_HEADERS.isHostsOwn, "1");
   if (outgoing.headersSent) outgoing.destroy();
   else json(outgoing, coded.status, coded.toEnvelope(`host-${randomText(12)}`));
 }

@@ -1,4 +1,5 @@
 import { Agent, type IncomingMessage, request } from "node:http";
+import type { Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { redactJson } from "@torpor/base";
 import { type Attestation, attestationSchema, CodedError, GUEST_PORT } from "@torpor/protocol";
@@ -59,8 +60,18 @@ export class GuestClient {
   readonly address: string;
   readonly agent = new Agent({ keepAlive: true, maxSockets: 1024, maxFreeSockets: 16, scheduling: "lifo" });
 
+  /** For ports of the owner's own: programs close idle connections when they like, so none is used twice. */
+  readonly portAgent = new Agent({ keepAlive: false, maxSockets: 1024 });
+  readonly #tunnels = new Set<Socket>();
+
   constructor(address: string) {
     this.address = address;
+  }
+
+  /** A connection that has left HTTP, and goes when the others go. @returns to be called when it has ended by itself */
+  holdTunnel(socket: Socket): () => void {
+    this.#tunnels.add(socket);
+    return () => void this.#tunnels.delete(socket);
   }
 
   /**
@@ -118,7 +129,7 @@ export class GuestClient {
     const answer = await this.#call("POST", "/torpor/freeze", body, FREEZE_TIMEOUT_MS, {
       "x-torpor-host-key": hostKey,
     });
-    this.agent.destroy(); // connections of ours must not go into an image
+    this.close(); // connections of ours must not go into an image
     if (answer.status !== 200 && answer.status !== 423) {
       throw new CodedError(
         "guest_unavailable",
@@ -225,5 +236,7 @@ export class GuestClient {
   /** Drops every connection to this machine. */
   close(): void {
     this.agent.destroy();
+    this.portAgent.destroy();
+    for (const tunnel of this.#tunnels) tunnel.destroy();
   }
 }

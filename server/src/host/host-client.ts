@@ -1,5 +1,6 @@
 import { Agent, type IncomingMessage, type OutgoingHttpHeaders, request as httpRequest } from "node:http";
 import type { Readable } from "node:stream";
+import { requestUpgrade, type UpgradeOutcome } from "@torpor/base";
 import {
   CodedError,
   type HostEvents,
@@ -39,6 +40,8 @@ const DEFAULT_HEAD_TIMEOUT_MS = 30_000;
 /** A restore on a busy machine takes seconds; a create that takes longer than this is undone. */
 const CREATE_TIMEOUT_MS = 120_000;
 const DELETE_TIMEOUT_MS = 60_000;
+/** A sandbox may have to be woken first. */
+const UPGRADE_TIMEOUT_MS = 120_000;
 /** Writing or reading an image of gigabytes on a slow disk. */
 const IMAGE_TIMEOUT_MS = 300_000;
 
@@ -214,7 +217,7 @@ export class HostClient {
     path: string,
     options: CallOptions = {},
   ): Promise<IncomingMessage> {
-    return this.#call(method, `${machinePath(machine)}/ports/${port}${path}`, options);
+    return this.#call(method, portPath(machine, port, path), options);
   }
 
   /**
@@ -227,6 +230,51 @@ export class HostClient {
     const answer = await this.#open(method, path, options);
     if ((answer.statusCode ?? 0) < 400) return answer;
     throw await answerError(answer, `${method} ${path.split("?", 1)[0]}`);
+  }
+
+  /** As {@link HostClient.guest}, but an answer of any status is the caller's to read. */
+  openPort(
+    machine: OwnedMachine,
+    port: number,
+    method: string,
+    path: string,
+    options: CallOptions = {},
+  ): Promise<IncomingMessage> {
+    return this.#open(method, portPath(machine, port, path), options);
+  }
+
+  /** Asks a port of the machine's guest for an upgrade. An answer of any status is the caller's to read. */
+  async upgradePort(
+    machine: OwnedMachine,
+    port: number,
+    method: string,
+    path: string,
+    { headers, signal }: { headers: OutgoingHttpHeaders; signal: AbortSignal },
+  ): Promise<UpgradeOutcome> {
+    try {
+      return await requestUpgrade({
+        ...this.#target,
+        agent: false,
+        method,
+        path: portPath(machine, port, path),
+        headers: { ...headers, authorization: this.#authorization },
+        headTimeoutMs: UPGRADE_TIMEOUT_MS,
+        signal,
+      });
+    } catch (error) {
+      if (signal.aborted)
+        throw new CodedError("client_closed_request", `the upgrade on port ${port} was cancelled`);
+      throw this.#unreachable(error);
+    }
+  }
+
+  #unreachable(cause: unknown): CodedError {
+    const { code, message } = cause as NodeJS.ErrnoException;
+    return new CodedError(
+      "host_unavailable",
+      `the host at ${this.#url} could not be reached (${code ?? message}); check that it runs, then try again`,
+      { cause },
+    );
   }
 
   async #open(method: string, path: string, options: CallOptions): Promise<IncomingMessage> {
@@ -304,11 +352,7 @@ export class HostClient {
       });
       outgoing.on("error", (error: NodeJS.ErrnoException) => {
         if (answered) return; // the answer's own error event tells its reader
-        const coded = new CodedError(
-          "host_unavailable",
-          `the host at ${this.#url} could not be reached (${error.code ?? error.message}); check that it runs, then try again`,
-          { cause: error },
-        );
+        const coded = this.#unreachable(error);
         const wasDead = outgoing.reusedSocket && (error.code === "ECONNRESET" || error.code === "EPIPE");
         fail(wasDead ? new DeadConnection(coded) : coded);
       });
@@ -359,6 +403,10 @@ class DeadConnection extends Error {
     super(coded.message);
     this.coded = coded;
   }
+}
+
+function portPath(machine: OwnedMachine, port: number, path: string): string {
+  return `${machinePath(machine)}/ports/${port}${path}`;
 }
 
 function machinePath({ id }: OwnedMachine): string {

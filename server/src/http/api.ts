@@ -18,6 +18,8 @@ import type { Metrics } from "./metrics.ts";
 import { parseJson, readBody } from "./read-body.ts";
 
 type Method = "get" | "post" | "put" | "patch" | "delete";
+/** What the reference shows of an endpoint that takes any method. */
+const METHODS: readonly Method[] = ["get", "post", "put", "patch", "delete"];
 
 /** What the reference says of one possible answer. */
 interface DocumentedAnswer {
@@ -28,8 +30,9 @@ interface DocumentedAnswer {
 }
 
 export interface EndpointDefinition<Query extends z.ZodType, Body extends z.ZodType> {
-  method: Method;
-  /** With `{name}` for its variable parts. */
+  /** `any`: every method there is. */
+  method: Method | "any";
+  /** With `{name}` for its variable parts, and `{name*}` at its end for one that may hold slashes. */
   path: string;
   tag: string;
   summary: string;
@@ -113,18 +116,21 @@ export class Api {
     definition: EndpointDefinition<Query, Body>,
     run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer>,
   ): void {
-    this.app.openAPIRegistry.registerPath(toRouteConfig(definition));
+    const { method } = definition;
+    for (const shown of method === "any" ? METHODS : [method])
+      this.app.openAPIRegistry.registerPath(toRouteConfig(definition, shown));
     const methods = this.#paths.get(definition.path) ?? {
       pattern: pathPattern(definition.path),
       methods: new Set(),
     };
-    methods.methods.add(definition.method.toUpperCase());
-    if (definition.method === "get") methods.methods.add("HEAD");
+    methods.methods.add(method.toUpperCase());
+    if (method === "get") methods.methods.add("HEAD");
     this.#paths.set(definition.path, methods);
-    const honoPath = definition.path.replaceAll(/\{(\w+)\}/g, ":$1");
-    this.app.on(definition.method.toUpperCase(), honoPath, (context) =>
-      this.#handle(definition, run, context),
-    );
+    const honoPath = definition.path.replaceAll(/\{(\w+)\}/g, ":$1").replace(/\{(\w+)\*\}$/, ":$1{.*}");
+    const handle = (context: Context<{ Bindings: HttpBindings }>): Promise<Response> =>
+      this.#handle(definition, run, context);
+    if (method === "any") this.app.all(honoPath, handle);
+    else this.app.on(method.toUpperCase(), honoPath, handle);
   }
 
   /** Adds the answers to what has no route. To be called once, after the last endpoint. */
@@ -384,13 +390,14 @@ function cutOff(
 
 function pathPattern(path: string): RegExp {
   const literal = path.replaceAll(/[.*+?^$()|[\]\\]/g, String.raw`\$&`);
-  return new RegExp(`^${literal.replaceAll(/\{\w+\}/g, "[^/]+")}$`);
+  return new RegExp(`^${literal.replaceAll(/\{\w+\}/g, "[^/]+").replace(/\{\w+\\\*\}$/, ".*")}$`);
 }
 
 function toRouteConfig<Query extends z.ZodType, Body extends z.ZodType>(
   definition: EndpointDefinition<Query, Body>,
+  method: Method,
 ): RouteConfig {
-  const names = [...definition.path.matchAll(/\{(\w+)\}/g)].map((match) => match[1] ?? "");
+  const names = [...definition.path.matchAll(/\{(\w+)\*?\}/g)].map((match) => match[1] ?? "");
   const request: NonNullable<RouteConfig["request"]> = {};
   if (names.length > 0)
     request.params = z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
@@ -402,7 +409,7 @@ function toRouteConfig<Query extends z.ZodType, Body extends z.ZodType>(
       required: true,
       content: { [definition.rawBody]: { schema: z.string().meta({ format: "binary" }) } },
     };
-  if (definition.method === "post" && definition.scope !== null) {
+  if (method === "post" && definition.method !== "any" && definition.scope !== null) {
     request.headers = z.object({
       "Idempotency-Key": z
         .string()
@@ -425,8 +432,8 @@ function toRouteConfig<Query extends z.ZodType, Body extends z.ZodType>(
     content: { "application/json": { schema: errorSchema } },
   };
   return {
-    method: definition.method,
-    path: definition.path,
+    method,
+    path: definition.path.replace("*}", "}"),
     tags: [definition.tag],
     summary: definition.summary,
     ...(definition.description === undefined ? {} : { description: definition.description }),

@@ -54,6 +54,7 @@ const TAGS = [
   { name: "exec", description: "Run commands and follow them." },
   { name: "code", description: "Notebook kernels." },
   { name: "files", description: "Files and folders inside a sandbox." },
+  { name: "ports", description: "Programs that listen inside a sandbox, for its owner and for visitors." },
   { name: "templates", description: "What sandboxes are made from." },
   { name: "accounts", description: "Who has API keys, and what each may have at most." },
   { name: "keys", description: "API keys." },

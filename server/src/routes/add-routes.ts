@@ -7,6 +7,8 @@ import { addFileContentRoutes } from "./file-content-routes.ts";
 import { addFileTreeRoutes } from "./file-tree-routes.ts";
 import { addKeyRoutes } from "./key-routes.ts";
 import { addOperationRoutes } from "./operation-routes.ts";
+import { addPortRoutes } from "./port-routes.ts";
+import { addPreviewUrlRoutes } from "./preview-url-routes.ts";
 import { addProcessRoutes } from "./process-routes.ts";
 import { addReferenceRoutes } from "./reference-routes.ts";
 import { addForkRoutes } from "./fork-routes.ts";
@@ -35,6 +37,8 @@ export function addRoutes(deps: RouteDeps): void {
   addFileContentRoutes(deps);
   addFileTreeRoutes(deps);
   addArchiveRoutes(deps);
+  addPreviewUrlRoutes(deps);
+  addPortRoutes(deps); // after those of preview URLs, one of which lies below it
   addTemplateRoutes(deps);
   addAccountRoutes(deps);
   addKeyRoutes(deps);

@@ -10,12 +10,16 @@ import type { RouteDeps } from "./route-deps.ts";
 export async function onceShown(
   deps: RouteDeps,
   call: Call<unknown, unknown>,
-  what: "API key" | "webhook",
+  what: "API key" | "webhook" | "preview URL",
   make: () => Promise<unknown>,
 ): Promise<Answer> {
   const { idempotencyKey } = call;
   if (idempotencyKey === undefined) return { status: 201, body: await make() };
-  const list = what === "webhook" ? "GET /v1/webhooks" : "GET /v1/keys";
+  const list = {
+    "API key": "GET /v1/keys",
+    webhook: "GET /v1/webhooks",
+    "preview URL": "GET /v1/sandboxes/{id}/urls",
+  }[what];
   let made: unknown;
   await deps.idempotency.run({
     slot: idempotencySlot(call.caller.scope, routeOf(call.incoming), idempotencyKey),

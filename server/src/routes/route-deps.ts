@@ -4,6 +4,8 @@ import type { KeyedExecs } from "../guest/keyed-execs.ts";
 import type { HostLink, Placement } from "../host/placement.ts";
 import type { Api } from "../http/api.ts";
 import type { Idempotency } from "../http/idempotency.ts";
+import type { PortProxy } from "../ingress/port-proxy.ts";
+import type { PreviewOrigin } from "../ingress/preview-origin.ts";
 import type { Metrics } from "../http/metrics.ts";
 import type { ActivityLog } from "../sandbox/activity-log.ts";
 import type { Sandboxes } from "../sandbox/sandboxes.ts";
@@ -13,6 +15,7 @@ import type { Sessions } from "../sandbox/sessions.ts";
 import type { Snapshots } from "../snapshot/snapshots.ts";
 import type { AuditStore } from "../store/audit-store.ts";
 import type { EventStore } from "../store/event-store.ts";
+import type { PreviewUrlStore } from "../store/preview-url-store.ts";
 import type { SnapshotStore } from "../store/snapshot-store.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 import type { WebhookStore } from "../store/webhook-store.ts";
@@ -44,6 +47,10 @@ export interface RouteDeps {
     "insert" | "find" | "list" | "countOf" | "counts" | "update" | "remove" | "forgetDeliveries"
   >;
   targetGuard: TargetGuard;
+  previewUrlStore: Pick<PreviewUrlStore, "insert" | "countLive" | "list" | "revoke">;
+  /** Known once the server listens. */
+  previewOrigin: () => PreviewOrigin;
+  portProxy: Pick<PortProxy, "forward" | "tunnel">;
   placement: RoutePlacement;
   idempotency: Idempotency;
   keyedExecs: KeyedExecs;

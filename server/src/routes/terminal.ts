@@ -1,4 +1,4 @@
-import type { IncomingMessage, Server } from "node:http";
+import type { IncomingMessage } from "node:http";
 import type { Duplex } from "node:stream";
 import { CodedError, guestPathSchema, type StartRequest } from "@torpor/protocol";
 import { type RawData, type WebSocket, WebSocketServer } from "ws";
@@ -8,8 +8,6 @@ import type { KeyWatch } from "../auth/key-watch.ts";
 import { newExecId } from "../guest/exec.ts";
 import { GuestClient } from "../guest/guest-client.ts";
 import { unbrokenEvents } from "../guest/unbroken-events.ts";
-import { toCodedError } from "../http/answer.ts";
-import { requestIdOf } from "../http/api.ts";
 import { checkInput } from "../http/check-input.ts";
 import { userName } from "./file-content-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
@@ -54,31 +52,22 @@ const PING_EVERY_MS = 20_000;
  * A refusal is an ordinary HTTP answer with the error envelope. Leaving ends the command.
  */
 export function serveTerminals(
-  server: Server,
   deps: RouteDeps,
   authenticator: Authenticator,
   keyWatch: KeyWatch,
-): { close(): void } {
+): { open(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void>; close(): void } {
   const sockets = new WebSocketServer({
     noServer: true,
     maxPayload: MAX_MESSAGE_BYTES,
     perMessageDeflate: false,
   });
-  server.on("upgrade", (incoming, connection, head) => {
-    const requestId = requestIdOf(incoming);
-    connection.on("error", () => connection.destroy());
-    open(incoming, connection, head).catch((error: unknown) =>
-      refuse(connection, toCodedError(error, deps.log, requestId), requestId),
-    );
-  });
-
   async function open(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
     const url = new URL(incoming.url ?? "", "http://server");
     const id = PATH_PATTERN.exec(url.pathname)?.[1];
     if (id === undefined)
       throw new CodedError(
         "not_found",
-        `there is no WebSocket at ${url.pathname.slice(0, 200)}; terminals are at /v1/sandboxes/{id}/pty`,
+        `there is no WebSocket at ${url.pathname.slice(0, 200)}; terminals are at /v1/sandboxes/{id}/pty, programs in a sandbox at /v1/sandboxes/{id}/ports/{port}/`,
       );
     const caller = await authenticator.authenticate(incoming.headers, "sandbox:exec");
     const query = checkInput(terminalQuery, Object.fromEntries(url.searchParams), "query");
@@ -106,26 +95,12 @@ export function serveTerminals(
   }
 
   return {
+    open,
     close() {
       for (const socket of sockets.clients) socket.close(1001, "the server is stopping");
       sockets.close();
     },
   };
-}
-
-function refuse(connection: Duplex, error: CodedError, requestId: string): void {
-  const body = JSON.stringify(error.toEnvelope(requestId));
-  connection.end(
-    [
-      `HTTP/1.1 ${error.status} Refused`,
-      "content-type: application/json",
-      `content-length: ${Buffer.byteLength(body)}`,
-      `x-request-id: ${requestId}`,
-      "connection: close",
-      "",
-      body,
-    ].join("\r\n"),
-  );
 }
 
 /** One terminal: the WebSocket on one side, a process with a pty on the other. */

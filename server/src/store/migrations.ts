@@ -238,6 +238,35 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
           on conflict (id) do nothing`.execute(db);
       },
     },
+    "0005_preview_urls": {
+      async up(db: Kysely<unknown>): Promise<void> {
+        const time = sql.raw<number>(types.time);
+        await db.schema
+          .createTable("preview_urls")
+          .addColumn("id", "text", (column) => column.primaryKey())
+          .addColumn("account", "text", (column) => column.notNull())
+          .addColumn("tenant", "text", (column) => column.notNull())
+          .addColumn("sandbox_id", "text", (column) => column.notNull())
+          .addColumn("port", "integer", (column) => column.notNull())
+          .addColumn("hash", "text", (column) => column.notNull().unique())
+          .addColumn("key_id", "text", (column) => column.notNull())
+          .addColumn("auto_wake", "integer", (column) => column.notNull())
+          .addColumn("created_at", time, (column) => column.notNull())
+          .addColumn("expires_at", time, (column) => column.notNull())
+          .addColumn("revoked_at", time)
+          .execute();
+        await db.schema
+          .createIndex("preview_urls_sandbox")
+          .on("preview_urls")
+          .columns(["sandbox_id", "created_at"])
+          .execute();
+        await db.schema
+          .createIndex("preview_urls_expiry")
+          .on("preview_urls")
+          .columns(["expires_at"])
+          .execute();
+      },
+    },
   };
 }
 

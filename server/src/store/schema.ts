@@ -166,7 +166,25 @@ interface WebhookDeliveryTable {
   next_at: number | null;
 }
 
+export interface PreviewUrlTable {
+  id: string;
+  account: string;
+  tenant: string;
+  sandbox_id: string;
+  port: number;
+  /** SHA-256 of the token, hexadecimal. */
+  hash: string;
+  /** The API key that made it: revoked, it takes its URLs along. */
+  key_id: string;
+  /** 0 or 1. */
+  auto_wake: number;
+  created_at: number;
+  expires_at: number;
+  revoked_at: number | null;
+}
+
 export interface Tables {
+  preview_urls: PreviewUrlTable;
   events: EventTable;
   webhooks: WebhookTable;
   webhook_deliveries: WebhookDeliveryTable;

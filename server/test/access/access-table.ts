@@ -72,6 +72,9 @@ export type Thing =
   | "webhook"
   | "template"
   | "account"
+  | "port"
+  | "path"
+  | "preview URL"
   | "file";
 
 /** One route and verb. */
@@ -159,6 +162,15 @@ export const ROUTES: Record<string, Row> = {
     body: "\0".repeat(1024),
     headers: { "content-type": "application/x-tar" },
   },
+
+  "POST /v1/sandboxes/{id}/ports/{port}/url": { kind: "owned", ok: 201, json: {} },
+  "GET /v1/sandboxes/{id}/urls": { kind: "owned" },
+  "DELETE /v1/sandboxes/{id}/urls/{url_id}": { kind: "owned" },
+  "GET /v1/sandboxes/{id}/ports/{port}/{path}": { kind: "owned" },
+  "POST /v1/sandboxes/{id}/ports/{port}/{path}": { kind: "owned", body: "x" },
+  "PUT /v1/sandboxes/{id}/ports/{port}/{path}": { kind: "owned", body: "x" },
+  "PATCH /v1/sandboxes/{id}/ports/{port}/{path}": { kind: "owned", body: "x" },
+  "DELETE /v1/sandboxes/{id}/ports/{port}/{path}": { kind: "owned" },
 
   "GET /v1/snapshots": { kind: "scoped" },
   "GET /v1/snapshots/{snapshot_id}": { kind: "owned" },

@@ -123,7 +123,14 @@ export class AccessWorld implements AsyncDisposable {
       const exec = { cmd: ["sleep", "60"], background: true, keep_stdin_open: true };
       names["process"] = text((await made(`/v1/sandboxes/${names["id"]}/exec`, exec, 202))["exec_id"]);
     } else if (thing === "context") names["context_id"] = "c1";
-    else if (thing === "snapshot") {
+    else if (thing === "port") {
+      names["port"] = "18431";
+      world.host.programs.set(18_431, { answer: (_path, _request, response) => void response.end("inside") });
+    } else if (thing === "path") names["path"] = "some/path";
+    else if (thing === "preview URL") {
+      const url = await made(`/v1/sandboxes/${names["id"]}/ports/18431/url`, {}, 201);
+      names["url_id"] = text(url["id"]);
+    } else if (thing === "snapshot") {
       const { id } = await world.sandbox({ template: "base", tenant: TENANT });
       names["snapshot_id"] = text((await made(`/v1/sandboxes/${id}/snapshots`, {}, 201))["id"]);
     } else if (thing === "key")
@@ -159,6 +166,9 @@ const THINGS: Record<string, Thing> = {
   webhook_id: "webhook",
   name: "template",
   account_id: "account",
+  port: "port",
+  path: "path",
+  url_id: "preview URL",
 };
 
 /** The variable parts of a path, in order. */
