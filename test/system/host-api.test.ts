@@ -49,7 +49,7 @@ describe("the host's HTTP interface", () => {
       ["PUT", "/v1/machines/UPPER", {}, 400, "invalid_request"],
       ["PUT", `/v1/machines/s${"c".repeat(25)}`, "{", 400, "invalid_request"],
       ["PUT", `/v1/machines/s${"c".repeat(25)}`, {}, 400, "invalid_request"],
-      ["PUT", `/v1/machines/s${"c".repeat(25)}`, "x".repeat(2_000_000), 413, "payload_too_large"],
+      ["PUT", `/v1/machines/s${"c".repeat(25)}`, "x".repeat(3_000_000), 413, "payload_too_large"],
       ["PATCH", `/v1/machines/${machine.id}`, { deadline_unix_ms: "soon" }, 400, "invalid_request"],
       ["DELETE", `/v1/machines/${machine.id}?reason=whim`, undefined, 400, "invalid_request"],
       ["DELETE", `/v1/machines/s${"d".repeat(25)}`, undefined, 404, "sandbox_not_found"],

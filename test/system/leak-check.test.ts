@@ -12,7 +12,7 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run, Scope } from "@torpor/base";
-import { instanceNames } from "@torpor/host";
+import { instanceNames, IP_FORWARD_MARK } from "@torpor/host";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
 import {
@@ -98,7 +98,9 @@ describe("the leak check", () => {
   });
   afterEach(() => rmSync(stateDir, { recursive: true, force: true }));
 
-  test.each(LEAK_KINDS)("finds a %s that stays, and is content when it is gone", async (kind) => {
+  test.for(LEAK_KINDS)("finds a %s that stays, and is content when it is gone", async (kind, { skip }) => {
+    if (kind === "ip_forward" && existsSync(IP_FORWARD_MARK))
+      skip("another instance of Torpor keeps forwarding on, and needs it");
     const undo = new Scope();
     let found: string[];
     try {
