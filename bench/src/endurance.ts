@@ -43,7 +43,7 @@ export async function createDestroyCycles(instance: Instance): Promise<Figure[]>
 
 /** Five minutes of kill -9 on 30 sandboxes' host, server and runtimes. */
 export async function crashStorm(instance: Instance): Promise<Figure[]> {
-  const seed = Date.now() % 1_000_000;
+  const seed = Number(process.env["TORPOR_STORM_SEED"] || 0) || Date.now() % 1_000_000;
   const { kills, wrongs, unharmed, fates } = await storm(instance, {
     sandboxes: STORM_SANDBOXES,
     durationMs: Number(process.env.TORPOR_STORM_SECONDS || 0) * 1000 || STORM_MS,

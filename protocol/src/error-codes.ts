@@ -5,6 +5,8 @@ export const ERROR_CODES = {
   unsupported: { status: 400, retryable: false },
   unauthenticated: { status: 401, retryable: false },
   permission_denied: { status: 403, retryable: false },
+  /** A limit of the account or the tenant that waiting does not change; `details` name it, its value and the use. */
+  quota_exceeded: { status: 403, retryable: false },
   not_found: { status: 404, retryable: false },
   sandbox_not_found: { status: 404, retryable: false },
   template_not_found: { status: 404, retryable: false },

@@ -111,7 +111,8 @@ class TemplatesAndKeys(unittest.TestCase):
         wire = {
             "id": "acme",
             "created_at": "2026-11-29T16:00:00Z",
-            "limits": {"max_lifetime_seconds": 60},
+            "limits": {"max_lifetime_seconds": 60, "sandboxes_awake": None},
+            "tenant_limits": {"sandboxes_awake": 2},
             "usage": {"sandboxes": 3, "sandboxes_awake": 1},
         }
         self.server.on_json("POST", "/v1/accounts", 201, wire).on_json(
@@ -121,12 +122,19 @@ class TemplatesAndKeys(unittest.TestCase):
         ).on_json("GET", "/v1/accounts/acme", 200, wire)
         made = self.client.accounts.create("acme", limits={"max_lifetime_seconds": 60})
         self.assertEqual((made.id, made.limits["max_lifetime_seconds"], made.usage["sandboxes"]), ("acme", 60, 3))
-        self.assertEqual(self.client.accounts.set_limits("acme", max_lifetime_seconds=None), made)
+        self.assertEqual(
+            self.client.accounts.set_limits("acme", max_lifetime_seconds=None, tenant_limits={"cpu": 1}), made
+        )
         self.assertEqual(
             json.loads(self.server.calls_to("PATCH", "/accounts/acme")[-1]["body"]),
-            {"limits": {"max_lifetime_seconds": None}},
+            {"limits": {"max_lifetime_seconds": None}, "tenant_limits": {"cpu": 1}},
         )
         self.assertEqual(list(self.client.accounts.list()), [made])
+        self.server.on_json(
+            "GET", "/v1/tenants/t", 200, {"tenant": "t", "limits": {"cpu": 2}, "usage": {"cpu": 1}}
+        )
+        tenant = self.client.accounts.tenant("t")
+        self.assertEqual((tenant.tenant, tenant.limits, tenant.usage), ("t", {"cpu": 2}, {"cpu": 1}))
         self.assertEqual([self.client.accounts.own(), self.client.accounts.get("acme")], [made, made])
 
     def test_a_key_is_shown_once_and_never_by_repr(self) -> None:

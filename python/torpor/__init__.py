@@ -9,7 +9,7 @@
 from ._request import UNSET, Unset
 from ._upload_body import UploadContent
 from ._version import VERSION as __version__
-from .accounts import Account, Accounts
+from .accounts import Account, Accounts, TenantUsage
 from .api_keys import ApiKey, ApiKeys
 from .background_command import BackgroundCommand
 from .client import Torpor
@@ -27,6 +27,7 @@ from .errors import (
     NoSpaceError,
     NotFoundError,
     PermissionError,
+    QuotaExceededError,
     RateLimitError,
     RequestIssue,
     SandboxEndedError,
@@ -94,6 +95,7 @@ __all__ = [
     "PagedList",
     "PermissionError",
     "PreviewUrl",
+    "QuotaExceededError",
     "RateLimitError",
     "RequestIssue",
     "Sandbox",
@@ -109,6 +111,7 @@ __all__ = [
     "Template",
     "TemplateBuild",
     "Templates",
+    "TenantUsage",
     "TimeoutError",
     "Torpor",
     "TorporError",

@@ -18,14 +18,25 @@ class Account:
     created_at: datetime
     #: What it may have at most, by the API's names, such as `max_lifetime_seconds`; None for no limit of its own.
     limits: Dict[str, Any]
-    #: What it has now: `sandboxes`, `sandboxes_awake`.
+    #: What each of its tenants may have.
+    tenant_limits: Dict[str, Any]
+    #: What it has now: `sandboxes`, `sandboxes_awake`, `cpu`, `memory_mb`, `disk_mb`, `image_bytes`, `creates_per_minute`.
+    usage: Dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TenantUsage:
+    """A tenant's share of its account, by the names of `Account`."""
+
+    tenant: str
+    limits: Dict[str, Any]
     usage: Dict[str, Any]
 
 
 class Accounts:
     """`client.accounts`.
 
-    All but `own` needs a key with the scope `operator`; `own`, and `get` of one's own, need `admin`.
+    All needs a key with the scope `operator`, but `own`, and `get` of one's own: `admin`; and `tenant`.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -59,6 +70,7 @@ class Accounts:
         id: str,
         *,
         limits: Optional[Mapping[str, Any]] = None,
+        tenant_limits: Optional[Mapping[str, Any]] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
     ) -> Account:
@@ -69,23 +81,43 @@ class Accounts:
         request = Request(
             "POST",
             "/v1/accounts",
-            json_body=json_fields({"id": id, "limits": dict(limits or {})}),
+            json_body=json_fields(
+                {"id": id, "limits": dict(limits or {}), "tenant_limits": dict(tenant_limits or {})}
+            ),
             idempotency_key=idempotency_key,
             call_timeout_seconds=call_timeout_seconds,
         )
         return _account(self._transport.json(request))
 
     def set_limits(
-        self, id: str, *, call_timeout_seconds: Optional[float] = None, **limits: Any
+        self,
+        id: str,
+        *,
+        tenant_limits: Optional[Mapping[str, Any]] = None,
+        call_timeout_seconds: Optional[float] = None,
+        **limits: Any,
     ) -> Account:
-        """Sets some limits and leaves the others; None takes one away. They count from the next create on."""
+        """Sets some limits and leaves the others; None takes one away. They count from the next create on.
+
+        `limits` by their names, such as `sandboxes_awake=10`; `tenant_limits`: of each of its tenants.
+        """
         request = Request(
             "PATCH",
             _path(id),
-            json_body=json_fields({"limits": limits}),
+            json_body=json_fields({"limits": limits, "tenant_limits": dict(tenant_limits or {})}),
             call_timeout_seconds=call_timeout_seconds,
         )
         return _account(self._transport.json(request))
+
+    def tenant(self, tenant: str, *, call_timeout_seconds: Optional[float] = None) -> TenantUsage:
+        """What a tenant of the key's account has and may have; needs `sandbox:read`."""
+        path = f"/v1/tenants/{path_segment('tenant', tenant)}"
+        wire = self._transport.json(Request("GET", path, call_timeout_seconds=call_timeout_seconds))
+        return TenantUsage(
+            tenant=wire["tenant"],
+            limits=dict(wire.get("limits") or {}),
+            usage=dict(wire.get("usage") or {}),
+        )
 
 
 def _account(wire: Mapping[str, Any]) -> Account:
@@ -93,6 +125,7 @@ def _account(wire: Mapping[str, Any]) -> Account:
         id=wire["id"],
         created_at=required_time(wire.get("created_at")),
         limits=dict(wire.get("limits") or {}),
+        tenant_limits=dict(wire.get("tenant_limits") or {}),
         usage=dict(wire.get("usage") or {}),
     )
 

@@ -128,8 +128,12 @@ class RateLimitError(TorporError):
     """429 `rate_limited`: too many requests. Raised once the client's own retries are used up."""
 
 
+class QuotaExceededError(TorporError):
+    """403 `quota_exceeded`: a limit of the account or the tenant, which waiting does not change; `details` name it."""
+
+
 class CapacityError(TorporError):
-    """429 `capacity_exhausted`: no room for another sandbox now, by quota or by machine."""
+    """429 `capacity_exhausted`: no room for another sandbox on the machine now."""
 
 
 class NoSpaceError(TorporError):

@@ -3,10 +3,29 @@ import { requestJson } from "./request-json.ts";
 import { pathSegment } from "./request-path.ts";
 import { PagedList } from "./sandbox-list.ts";
 import type { Transport } from "./transport.ts";
-import type { AccountWire, PageWire } from "./wire.ts";
+import type { AccountWire, PageWire, QuotaWire, TenantWire } from "./wire.ts";
+
+/** Of an account, or of one of its tenants: what it may have at most, or what it has. */
+export interface Quota<Value> {
+  /** That have not been destroyed, awake or asleep. */
+  sandboxes: Value;
+  /** That hold a machine. */
+  sandboxesAwake: Value;
+  /** Cores of those that are awake, together. */
+  cpu: Value;
+  /** Of those that are awake, together. */
+  memoryMb: Value;
+  diskMb: Value;
+  /** Snapshots, and what hibernated sandboxes sleep in. */
+  imageBytes: Value;
+  createsPerMinute: Value;
+}
+
+/** Null for no limit. */
+export type QuotaLimits = Quota<number | null>;
 
 /** What an account may have at most; null for no limit of its own. */
-export interface AccountLimits {
+export interface AccountLimits extends QuotaLimits {
   /** The absolute end of each sandbox, seconds from its create. */
   maxLifetimeSeconds: number | null;
 }
@@ -16,13 +35,28 @@ export interface Account {
   id: string;
   createdAt: Date;
   limits: AccountLimits;
+  /** What each of its tenants may have. */
+  tenantLimits: QuotaLimits;
   /** What it has now. */
-  usage: { sandboxes: number; sandboxesAwake: number };
+  usage: Quota<number>;
+}
+
+/** A tenant's share of its account. */
+export interface TenantUsage {
+  tenant: string;
+  limits: QuotaLimits;
+  usage: Quota<number>;
 }
 
 export interface AccountCreateOptions extends KeyedCallOptions {
   id: string;
   limits?: Partial<AccountLimits> | undefined;
+  /** Of each of its tenants. */
+  tenantLimits?: Partial<QuotaLimits> | undefined;
+}
+
+export interface SetLimitsOptions extends CallOptions {
+  tenantLimits?: Partial<QuotaLimits> | undefined;
 }
 
 export interface AccountListOptions extends CallOptions {
@@ -32,7 +66,7 @@ export interface AccountListOptions extends CallOptions {
 
 const NONE: ReadonlySet<string> = new Set();
 
-/** `client.accounts`. All but `own` needs a key with the scope `operator`; `own`, and `get` of one's own, need `admin`. */
+/** `client.accounts`. All needs a key with the scope `operator`, but `own`, and `get` of one's own: `admin`; and `tenant`. */
 export class Accounts {
   readonly #transport: Transport;
 
@@ -77,6 +111,7 @@ export class Accounts {
   async create({
     id,
     limits = {},
+    tenantLimits = {},
     signal,
     timeoutMs,
     idempotencyKey,
@@ -84,7 +119,7 @@ export class Accounts {
     const wire = await this.#transport.json<AccountWire>({
       method: "POST",
       path: "/v1/accounts",
-      json: `{"id":${JSON.stringify(id)},"limits":${requestJson(limits, NONE)}}`,
+      json: `{"id":${JSON.stringify(id)},${limitsJson(limits, tenantLimits)}}`,
       signal,
       timeoutMs,
       idempotencyKey,
@@ -96,24 +131,52 @@ export class Accounts {
   async setLimits(
     id: string,
     limits: Partial<AccountLimits>,
-    { signal, timeoutMs }: CallOptions = {},
+    { tenantLimits = {}, signal, timeoutMs }: SetLimitsOptions = {},
   ): Promise<Account> {
     const wire = await this.#transport.json<AccountWire>({
       method: "PATCH",
       path: `/v1/accounts/${pathSegment("id", id)}`,
-      json: `{"limits":${requestJson(limits, NONE)}}`,
+      json: `{${limitsJson(limits, tenantLimits)}}`,
       signal,
       timeoutMs,
     });
     return accountFromWire(wire);
   }
+
+  /** What a tenant of the key's account has and may have; needs `sandbox:read`. */
+  async tenant(tenant: string, { signal, timeoutMs }: CallOptions = {}): Promise<TenantUsage> {
+    const path = `/v1/tenants/${pathSegment("tenant", tenant)}`;
+    const wire = await this.#transport.json<TenantWire>({ method: "GET", path, signal, timeoutMs });
+    return {
+      tenant: wire.tenant,
+      limits: quotaFromWire(wire.limits),
+      usage: quotaFromWire(wire.usage),
+    };
+  }
+}
+
+function limitsJson(limits: object, tenantLimits: object): string {
+  return `"limits":${requestJson(limits, NONE)},"tenant_limits":${requestJson(tenantLimits, NONE)}`;
+}
+
+function quotaFromWire<Value>(wire: QuotaWire<Value>): Quota<Value> {
+  return {
+    sandboxes: wire.sandboxes,
+    sandboxesAwake: wire.sandboxes_awake,
+    cpu: wire.cpu,
+    memoryMb: wire.memory_mb,
+    diskMb: wire.disk_mb,
+    imageBytes: wire.image_bytes,
+    createsPerMinute: wire.creates_per_minute,
+  };
 }
 
 function accountFromWire(wire: AccountWire): Account {
   return {
     id: wire.id,
     createdAt: new Date(wire.created_at),
-    limits: { maxLifetimeSeconds: wire.limits.max_lifetime_seconds },
-    usage: { sandboxes: wire.usage.sandboxes, sandboxesAwake: wire.usage.sandboxes_awake },
+    limits: { maxLifetimeSeconds: wire.limits.max_lifetime_seconds, ...quotaFromWire(wire.limits) },
+    tenantLimits: quotaFromWire(wire.tenant_limits),
+    usage: quotaFromWire(wire.usage),
   };
 }

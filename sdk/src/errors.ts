@@ -116,7 +116,12 @@ export class RateLimitError extends TorporError {
   override readonly name = "RateLimitError";
 }
 
-/** 429 `capacity_exhausted`: no room for another sandbox now, by quota or by machine. */
+/** 403 `quota_exceeded`: a limit of the account or the tenant, which waiting does not change; `details` name it. */
+export class QuotaExceededError extends TorporError {
+  override readonly name = "QuotaExceededError";
+}
+
+/** 429 `capacity_exhausted`: no room for another sandbox on the machine now. */
 export class CapacityError extends TorporError {
   override readonly name = "CapacityError";
 }

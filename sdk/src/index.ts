@@ -4,6 +4,10 @@ export type {
   AccountLimits,
   AccountListOptions,
   Accounts,
+  Quota,
+  QuotaLimits,
+  SetLimitsOptions,
+  TenantUsage,
 } from "./accounts.ts";
 export type { ApiKey, ApiKeyCreateOptions, ApiKeys } from "./api-keys.ts";
 export type { BackgroundCommand } from "./background-command.ts";
@@ -27,6 +31,7 @@ export {
   NoSpaceError,
   NotFoundError,
   PermissionError,
+  QuotaExceededError,
   RateLimitError,
   type RequestIssue,
   SandboxEndedError,

@@ -221,11 +221,28 @@ export interface WebhookWire {
   last_error: string | null;
 }
 
+export interface QuotaWire<Value> {
+  sandboxes: Value;
+  sandboxes_awake: Value;
+  cpu: Value;
+  memory_mb: Value;
+  disk_mb: Value;
+  image_bytes: Value;
+  creates_per_minute: Value;
+}
+
 export interface AccountWire {
   id: string;
   created_at: string;
-  limits: { max_lifetime_seconds: number | null };
-  usage: { sandboxes: number; sandboxes_awake: number };
+  limits: QuotaWire<number | null> & { max_lifetime_seconds: number | null };
+  tenant_limits: QuotaWire<number | null>;
+  usage: QuotaWire<number>;
+}
+
+export interface TenantWire {
+  tenant: string;
+  limits: QuotaWire<number | null>;
+  usage: QuotaWire<number>;
 }
 
 export interface KeyWire {

@@ -7,6 +7,7 @@ it.each([
   [400, "invalid_path", sdk.InvalidRequestError],
   [401, "unauthenticated", sdk.AuthenticationError],
   [403, "permission_denied", sdk.PermissionError],
+  [403, "quota_exceeded", sdk.QuotaExceededError],
   [404, "sandbox_not_found", sdk.NotFoundError],
   [405, "method_not_allowed", sdk.InvalidRequestError],
   [409, "idempotency_mismatch", sdk.ConflictError],

@@ -115,12 +115,32 @@ it("makes, shows, lists and revokes keys", async () => {
   expect([await keys.revoke("k1"), await keys.revoke("k2")]).toEqual([true, false]);
 });
 
+const quota = <Value>(value: Value) => ({
+  sandboxes: value,
+  sandboxes_awake: value,
+  cpu: value,
+  memory_mb: value,
+  disk_mb: value,
+  image_bytes: value,
+  creates_per_minute: value,
+});
+const shownQuota = <Value>(value: Value) => ({
+  sandboxes: value,
+  sandboxesAwake: value,
+  cpu: value,
+  memoryMb: value,
+  diskMb: value,
+  imageBytes: value,
+  createsPerMinute: value,
+});
+
 it("makes, shows, lists and limits accounts, and makes keys in them", async () => {
   const wire = {
     id: "acme",
     created_at: "2026-11-29T16:00:00Z",
-    limits: { max_lifetime_seconds: 60 },
-    usage: { sandboxes: 3, sandboxes_awake: 1 },
+    limits: { max_lifetime_seconds: 60, ...quota(null), sandboxes_awake: 9 },
+    tenant_limits: quota(2),
+    usage: quota(3),
   };
   await using server = await FakeServer.start();
   const bodies: unknown[] = [];
@@ -133,6 +153,9 @@ it("makes, shows, lists and limits accounts, and makes keys in them", async () =
       bodies.push(await call.json());
       sendJson(call.response, 200, wire);
     })
+    .on("GET", "/v1/tenants/t1", ({ response }) =>
+      sendJson(response, 200, { tenant: "t1", limits: quota(2), usage: quota(1) }),
+    )
     .on("GET", "/v1/account", ({ response }) => sendJson(response, 200, wire))
     .on("GET", "/v1/accounts/acme", ({ response }) => sendJson(response, 200, wire))
     .on("GET", "/v1/accounts", ({ response }) =>
@@ -143,17 +166,25 @@ it("makes, shows, lists and limits accounts, and makes keys in them", async () =
   expect(made).toEqual({
     id: "acme",
     createdAt: new Date("2026-11-29T16:00:00Z"),
-    limits: { maxLifetimeSeconds: 60 },
-    usage: { sandboxes: 3, sandboxesAwake: 1 },
+    limits: { maxLifetimeSeconds: 60, ...shownQuota(null), sandboxesAwake: 9 },
+    tenantLimits: shownQuota(2),
+    usage: shownQuota(3),
   });
-  expect(await accounts.setLimits("acme", { maxLifetimeSeconds: null })).toEqual(made);
+  expect(
+    await accounts.setLimits("acme", { maxLifetimeSeconds: null }, { tenantLimits: { memoryMb: 4 } }),
+  ).toEqual(made);
   expect(bodies).toEqual([
-    { id: "acme", limits: { max_lifetime_seconds: 60 } },
-    { limits: { max_lifetime_seconds: null } },
+    { id: "acme", limits: { max_lifetime_seconds: 60 }, tenant_limits: {} },
+    { limits: { max_lifetime_seconds: null }, tenant_limits: { memory_mb: 4 } },
   ]);
   expect([await accounts.own(), await accounts.get("acme"), ...(await accounts.list().toArray())]).toEqual([
     made,
     made,
     made,
   ]);
+  expect(await accounts.tenant("t1")).toEqual({
+    tenant: "t1",
+    limits: shownQuota(2),
+    usage: shownQuota(1),
+  });
 });

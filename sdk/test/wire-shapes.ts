@@ -42,6 +42,7 @@ export const shapesAgree: [
   Same<SentNames<sdk.WebhookCreateOptions, CallNames>, keyof protocol.CreateWebhookRequest>,
   Same<SnakeCase<keyof sdk.WebhookChanges>, keyof protocol.UpdateWebhookRequest>,
   Same<wire.AccountWire, protocol.Account>,
+  Same<wire.TenantWire, protocol.TenantUsage>,
   Same<SnakeCase<keyof sdk.AccountLimits>, keyof protocol.AccountLimits>,
   Same<wire.CreatedPreviewUrlWire, protocol.CreatedPreviewUrl>,
   Same<SentNames<sdk.PreviewUrlOptions, CallNames>, keyof protocol.CreatePreviewUrlRequest>,
@@ -59,6 +60,7 @@ export const shapesAgree: [
   Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
   Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
 ] = [
+  true,
   true,
   true,
   true,

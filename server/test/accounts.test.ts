@@ -14,7 +14,10 @@ async function withAccount(
 ): Promise<{ operator: string; admin: string }> {
   const operator = await world.newKey(["operator"]);
   const made = await world.call("POST", "/v1/accounts", { key: operator, json: { id, limits } });
-  expect(made).toMatchObject({ status: 201, body: { id, usage: { sandboxes: 0, sandboxes_awake: 0 } } });
+  expect(made).toMatchObject({
+    status: 201,
+    body: { id, usage: { sandboxes: 0, sandboxes_awake: 0, cpu: 0 } },
+  });
   const key = await world.call("POST", "/v1/keys", {
     key: operator,
     json: { name: "first", account: id, scopes: ["admin"] },

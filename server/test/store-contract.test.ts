@@ -84,6 +84,26 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     ...more,
   });
 
+  const blankSnapshot = (of: string): NewSnapshot => ({
+    id: newSnapshotId(),
+    account: of,
+    tenant: "t",
+    sandbox_id: newSandboxId(),
+    host: "h",
+    name: "n",
+    kind: "user",
+    template: "base",
+    cpu: 0.5,
+    memory_mb: 512,
+    disk_mb: 1024,
+    network: "none",
+    size_bytes: 0,
+    generation: 1,
+    retention_seconds: null,
+    created_at: 1_700_000_000_000,
+    expires_at: null,
+  });
+
   async function inState(scope: TenantScope, state: SandboxState): Promise<SandboxRecord> {
     const way: Partial<Record<SandboxState, SandboxState[]>> = {
       creating: [],
@@ -125,26 +145,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     const name = account();
     const now = 1_700_000_000_000;
     const make = async (more: Partial<NewSnapshot> = {}): Promise<SnapshotRecord> =>
-      await snapshots.insert({
-        id: newSnapshotId(),
-        account: name,
-        tenant: "t",
-        sandbox_id: newSandboxId(),
-        host: "h",
-        name: "n",
-        kind: "user",
-        template: "base",
-        cpu: 0.5,
-        memory_mb: 512,
-        disk_mb: 1024,
-        network: "none",
-        size_bytes: 0,
-        generation: 1,
-        retention_seconds: null,
-        created_at: now,
-        expires_at: null,
-        ...more,
-      });
+      await snapshots.insert({ ...blankSnapshot(name), created_at: now, ...more });
     const made = await make();
     expect(await snapshots.find(scopeOf(name), made.id, now)).toBeUndefined();
     expect(await snapshots.finish(made, { sizeBytes: 5_000_000_000, generation: 3 })).toMatchObject({
@@ -363,27 +364,156 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     ).toBeGreaterThan(0);
   });
 
-  test("makes an account once, changes its limits one by one, and counts what it has", async () => {
+  describe("of an account", () => {
     const operator = OperatorScope.fromVerifiedKey("k");
-    const id = account();
-    const made = await Promise.all(
-      Array.from({ length: 5 }, () => accounts.insert(operator, id, { max_lifetime_seconds: 9 }, 7)),
-    );
-    expect(made.filter((one) => one !== undefined)).toEqual([
-      { id, limits: { max_lifetime_seconds: 9 }, createdAt: 7 },
-    ]);
-    expect(await accounts.own(scopeOf(id))).toEqual(await accounts.find(operator, id));
-    expect(await accounts.find(operator, account())).toBeUndefined();
-    await expect(accounts.own(scopeOf(account()))).rejects.toThrow("no row");
-    expect(await accounts.setLimits(operator, account(), {})).toBeUndefined();
-    expect(await accounts.setLimits(operator, id, {})).toMatchObject({ limits: { max_lifetime_seconds: 9 } });
-    const changed = await accounts.setLimits(operator, id, { max_lifetime_seconds: null });
-    if (changed === undefined) throw new Error("it was there");
-    expect(changed.limits).toEqual({ max_lifetime_seconds: null });
-    for (const state of ["running", "destroying"] as const)
-      await sandboxes.advance(await sandboxes.insert(scopeOf(id), blank()), state, {});
-    const usage = await accounts.usageOf([changed]);
-    expect(usage.get(id)).toEqual({ sandboxes: 2, sandboxes_awake: 1 });
+    const limited = async (limits: object, tenantLimits: object = {}): Promise<string> => {
+      const id = account();
+      await accounts.insert(operator, id, { limits, tenantLimits }, 7);
+      return id;
+    };
+
+    test("makes one of a name, and changes its limits one by one", async () => {
+      const id = account();
+      const changes = { limits: { max_lifetime_seconds: 9, cpu: 1.5 }, tenantLimits: { sandboxes: 2 } };
+      const made = await Promise.all(
+        Array.from({ length: 5 }, () => accounts.insert(operator, id, changes, 7)),
+      );
+      const [one, ...others] = made.filter((each) => each !== undefined);
+      expect(others).toEqual([]);
+      expect(one).toMatchObject({
+        id,
+        createdAt: 7,
+        limits: { cpu: 1.5, disk_mb: null },
+        tenantLimits: { sandboxes: 2 },
+      });
+      expect(await accounts.own(scopeOf(id))).toEqual(await accounts.find(operator, id));
+      expect(await accounts.find(operator, account())).toBeUndefined();
+      await expect(accounts.own(scopeOf(account()))).rejects.toThrow("no row");
+      const none = { limits: {}, tenantLimits: {} };
+      expect(await accounts.setLimits(operator, account(), none)).toBeUndefined();
+      expect(await accounts.setLimits(operator, id, none)).toEqual(one);
+      const changed = await accounts.setLimits(operator, id, {
+        limits: { cpu: null },
+        tenantLimits: { sandboxes: null, cpu: 3 },
+      });
+      expect(changed?.limits).toMatchObject({ max_lifetime_seconds: 9, cpu: null });
+      expect(changed?.tenantLimits).toMatchObject({ sandboxes: null, cpu: 3 });
+    });
+
+    test("counts what there is: what is awake, what lives, what is kept, what was made within a minute", async () => {
+      const id = await limited({});
+      const record = await accounts.own(scopeOf(id));
+      const shape = { cpu: 0.3, memoryMb: 100, diskMb: 10 };
+      const make = async (changes: Partial<NewSandbox> = {}): Promise<SandboxRecord> =>
+        await sandboxes.insert(scopeOf(id), { ...blank(), ...shape, createdAt: 1_000_000, ...changes });
+      await make();
+      const asleep = await make({ tenant: "other" });
+      const to = async (
+        seen: SandboxRecord | undefined,
+        state: SandboxState,
+        image?: SandboxRecord["image"],
+      ) => seen && (await sandboxes.advance(seen, state, image === undefined ? {} : { image }));
+      await to(await to(await to(asleep, "running"), "hibernating"), "hibernated", {
+        size_bytes: 5_000_000_000,
+        created_at: "2026-01-01T00:00:00.000Z",
+      });
+      await to(await to(await make({ createdAt: 900_000 }), "destroying"), "destroyed");
+      await to(await make(), "failed");
+      await snapshots.insert({ ...blankSnapshot(id), tenant: "other", size_bytes: 7 });
+      expect(await accounts.usage(record, 1_000_500)).toEqual({
+        sandboxes: 3,
+        sandboxes_awake: 1,
+        cpu: 0.3,
+        memory_mb: 100,
+        disk_mb: 30,
+        image_bytes: 5_000_000_007,
+        creates_per_minute: 3,
+      });
+      expect(await accounts.tenantUsage(scopeOf(id), "other", 1_000_500)).toMatchObject({
+        sandboxes: 1,
+        sandboxes_awake: 0,
+        image_bytes: 5_000_000_007,
+      });
+    });
+
+    test.each([
+      ["sandboxes", { sandboxes: 10 }, {}],
+      ["sandboxes_awake", { sandboxes_awake: 10 }, {}],
+      ["cpu", { cpu: 5 }, {}],
+      ["memory_mb", { memory_mb: 5_000 }, {}],
+      ["disk_mb", { disk_mb: 5_000 }, {}],
+      ["creates_per_minute", { creates_per_minute: 10 }, {}],
+      ["sandboxes", { sandboxes: 50 }, { sandboxes: 10 }],
+    ])("lets 10 of 100 that are made at once past %s of %j, %j", async (limit, limits, tenantLimits) => {
+      const id = await limited(limits, tenantLimits);
+      const outcomes = await Promise.allSettled(
+        Array.from({ length: 100 }, () =>
+          sandboxes.insert(scopeOf(id), {
+            ...blank(),
+            cpu: 0.5,
+            memoryMb: 500,
+            diskMb: 500,
+            createdAt: 5_000_000,
+          }),
+        ),
+      );
+      expect(outcomes.filter(({ status }) => status === "fulfilled")).toHaveLength(10);
+      const refused = outcomes.flatMap((one) => (one.status === "rejected" ? [one.reason as unknown] : []));
+      const code = limit === "creates_per_minute" ? "rate_limited" : "quota_exceeded";
+      for (const error of refused) expect(error).toMatchObject({ code, details: { limit } });
+      const record = await accounts.own(scopeOf(id));
+      expect((await accounts.usage(record, 5_000_001)).sandboxes).toBe(10);
+    });
+
+    test("lets 3 of 20 that wake at once past the limit, and all where there is none", async () => {
+      const sleepers = async (id: string): Promise<SandboxRecord[]> =>
+        await Promise.all(
+          Array.from({ length: 20 }, async () => {
+            let record = await sandboxes.insert(scopeOf(id), blank());
+            for (const state of ["running", "hibernating", "hibernated"] as const)
+              record = (await sandboxes.advance(record, state)) ?? record;
+            return record;
+          }),
+        );
+      const wake = async (id: string): Promise<string[]> => {
+        const records = await sleepers(id);
+        await accounts.setLimits(operator, id, {
+          limits: id === free ? {} : { sandboxes_awake: 3 },
+          tenantLimits: {},
+        });
+        const outcomes = await Promise.allSettled(records.map((record) => sandboxes.claimWake(record, 1)));
+        return outcomes.map((one) => (one.status === "fulfilled" ? one.value.state : "refused")).toSorted();
+      };
+      const free = await limited({});
+      expect(await wake(free)).toEqual(Array.from({ length: 20 }, () => "hibernated")); // nothing to count
+      expect(await wake(await limited({}))).toEqual([
+        ...Array.from({ length: 17 }, () => "refused"),
+        ...Array.from({ length: 3 }, () => "waking"),
+      ]);
+    });
+
+    test("says when the next may be made", async () => {
+      const id = await limited({ creates_per_minute: 2 });
+      const make = async (createdAt: number): Promise<SandboxRecord> =>
+        await sandboxes.insert(scopeOf(id), { ...blank(), createdAt });
+      await make(1_000_000);
+      await make(1_020_000);
+      await expect(make(1_030_000)).rejects.toMatchObject({ details: { retry_after_seconds: 30 } });
+      await make(1_060_000);
+      await expect(make(1_060_001)).rejects.toMatchObject({ details: { retry_after_seconds: 20 } });
+    });
+
+    test("takes no snapshot and makes nothing persistent once the images are at their limit", async () => {
+      const id = await limited({ image_bytes: 100 });
+      await sandboxes.insert(scopeOf(id), { ...blank(), persistent: true });
+      await snapshots.insert({ ...blankSnapshot(id), size_bytes: 100 });
+      const refused = { code: "quota_exceeded", details: { limit: "image_bytes" } };
+      await expect(snapshots.insert(blankSnapshot(id))).rejects.toMatchObject(refused);
+      await expect(sandboxes.insert(scopeOf(id), { ...blank(), persistent: true })).rejects.toMatchObject(
+        refused,
+      );
+      await sandboxes.insert(scopeOf(id), blank());
+    });
   });
 
   test("finds keys by hash alone, revokes once and within the scope", async () => {

@@ -1,5 +1,5 @@
 import { Command, InvalidArgumentError } from "commander";
-import type { Account, AccountLimits } from "@torpor/sdk";
+import type { Account, AccountLimits, QuotaLimits, TenantUsage } from "@torpor/sdk";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
@@ -7,11 +7,20 @@ import { UsageError } from "../failure.ts";
 import { renderTable } from "../output/table.ts";
 import { parseNumber } from "./create.ts";
 
-interface LimitFlags {
-  maxLifetime?: number | "none";
-}
+type LimitFlags = Record<string, number | "none">;
 
-/** `torpor account create|ls|show|set-limits`. */
+/** Limits by the names of the command line's options, without their dashes. */
+const QUOTAS: readonly [option: string, of: keyof QuotaLimits, what: string][] = [
+  ["max-sandboxes", "sandboxes", "sandboxes, awake or asleep"],
+  ["max-awake", "sandboxesAwake", "sandboxes awake"],
+  ["max-cpu", "cpu", "cores of sandboxes awake, together"],
+  ["max-memory", "memoryMb", "memory of sandboxes awake, together, MB"],
+  ["max-disk", "diskMb", "disk of all sandboxes, together, MB"],
+  ["max-images", "imageBytes", "snapshots and hibernation images, bytes"],
+  ["max-creates", "createsPerMinute", "sandboxes made in a minute"],
+];
+
+/** `torpor account create|ls|show|tenant|set-limits`. */
 export function registerAccount(program: Command, context: CliContext): void {
   const account = program
     .command("account")
@@ -28,7 +37,11 @@ export function registerAccount(program: Command, context: CliContext): void {
     .argument("<id>", "its name: letters, digits and . _ : @ -")
     .action(async (id: string, flags: LimitFlags, command: Command) => {
       const invocation = invocationOf(context, command);
-      const made = await clientFor(invocation).accounts.create({ id, limits: limitsOf(flags) });
+      const made = await clientFor(invocation).accounts.create({
+        id,
+        limits: limitsOf(flags),
+        tenantLimits: quotasOf(flags, "tenant-"),
+      });
       invocation.answer(wireForm(made), () => made.id);
     });
   account
@@ -50,6 +63,15 @@ export function registerAccount(program: Command, context: CliContext): void {
       const shown = id === undefined ? await accounts.own() : await accounts.get(id);
       invocation.answer(wireForm(shown), () => renderAccount(shown));
     });
+  account
+    .command("tenant")
+    .summary("show what a tenant of your account has, and may have")
+    .argument("<tenant>", "the tenant")
+    .action(async (tenant: string, _flags: unknown, command: Command) => {
+      const invocation = invocationOf(context, command);
+      const shown = await clientFor(invocation).accounts.tenant(tenant);
+      invocation.answer(wireForm(shown), () => renderTenant(shown));
+    });
   addLimitOptions(account.command("set-limits"))
     .summary("change what an account may have")
     .description(
@@ -59,24 +81,47 @@ export function registerAccount(program: Command, context: CliContext): void {
     .action(async (id: string, flags: LimitFlags, command: Command) => {
       const invocation = invocationOf(context, command);
       const limits = limitsOf(flags);
-      if (Object.keys(limits).length === 0)
+      const tenantLimits = quotasOf(flags, "tenant-");
+      if (Object.keys({ ...limits, ...tenantLimits }).length === 0)
         throw new UsageError("name at least one limit to set; --help lists them");
-      const changed = await clientFor(invocation).accounts.setLimits(id, limits);
+      const changed = await clientFor(invocation).accounts.setLimits(id, limits, { tenantLimits });
       invocation.answer(wireForm(changed), () => renderAccount(changed));
     });
 }
 
 function addLimitOptions(command: Command): Command {
-  return command.option(
+  command.option(
     "--max-lifetime <seconds>",
-    "no sandbox lives for longer, whatever its clocks say; 'none' for no limit",
+    "no sandbox lives for longer, whatever its clocks say; 'none' for no limit, as for all of these",
     parseLimit,
   );
+  for (const [option, , what] of QUOTAS)
+    command.option(`--${option} <n>`, `at most so many: ${what}`, parseLimit);
+  for (const [option, , what] of QUOTAS)
+    command.option(`--tenant-${option} <n>`, `the same for each tenant: ${what}`, parseLimit);
+  return command;
 }
 
+/** `max-awake` as commander names it. */
+const flagName = (option: string): string =>
+  option.replace(/-([a-z])/g, (_dashed, letter: string) => letter.toUpperCase());
+const valueOf = (given: number | "none"): number | null => (given === "none" ? null : given);
+
 function limitsOf(flags: LimitFlags): Partial<AccountLimits> {
-  const { maxLifetime } = flags;
-  return maxLifetime === undefined ? {} : { maxLifetimeSeconds: maxLifetime === "none" ? null : maxLifetime };
+  const lifetime = flags["maxLifetime"];
+  return {
+    ...quotasOf(flags, ""),
+    ...(lifetime === undefined ? {} : { maxLifetimeSeconds: valueOf(lifetime) }),
+  };
+}
+
+function quotasOf(flags: LimitFlags, prefix: "" | "tenant-"): Partial<QuotaLimits> {
+  const limits: Partial<QuotaLimits> = {};
+  for (const [option, of] of QUOTAS) {
+    const given = flags[flagName(prefix + option)];
+    if (given !== undefined) limits[of] = valueOf(given);
+  }
+  return limits;
 }
 
 function parseLimit(text: string): number | "none" {
@@ -91,14 +136,20 @@ function parseLimit(text: string): number | "none" {
 const limit = (value: number | null): string => (value === null ? "none" : String(value));
 
 function renderAccount(account: Account): string {
+  const { usage, limits, tenantLimits } = account;
   return renderTable(
-    ["", "NOW", "LIMIT"],
+    [`ACCOUNT ${account.id}`, "NOW", "LIMIT", "PER TENANT"],
     [
-      ["account", account.id, ""],
-      ["sandboxes", String(account.usage.sandboxes), ""],
-      ["  awake", String(account.usage.sandboxesAwake), ""],
-      ["lifetime (s)", "", limit(account.limits.maxLifetimeSeconds)],
+      ...QUOTAS.map(([, of, what]) => [what, String(usage[of]), limit(limits[of]), limit(tenantLimits[of])]),
+      ["seconds a sandbox may live", "", limit(limits.maxLifetimeSeconds), ""],
     ],
+  );
+}
+
+function renderTenant({ tenant, usage, limits }: TenantUsage): string {
+  return renderTable(
+    [`TENANT ${tenant}`, "NOW", "LIMIT"],
+    QUOTAS.map(([, of, what]) => [what, String(usage[of]), limit(limits[of])]),
   );
 }
 

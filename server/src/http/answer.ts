@@ -98,6 +98,8 @@ export function sendError(
 ): void {
   const extra: OutgoingHttpHeaders = { ...headers };
   if (error.code === "unauthenticated") extra["www-authenticate"] = 'Bearer realm="torpor"';
-  if (error.retryable && error.status !== 409) extra["retry-after"] = "1";
+  const seconds = error.details["retry_after_seconds"];
+  if (error.retryable && error.status !== 409)
+    extra["retry-after"] = typeof seconds === "number" ? String(seconds) : "1";
   sendJson(incoming, outgoing, error.status, redact(JSON.stringify(error.toEnvelope(requestId))), extra);
 }

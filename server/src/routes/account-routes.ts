@@ -4,6 +4,8 @@ import {
   CodedError,
   createAccountSchema,
   LIMITS,
+  tenantSchema,
+  tenantUsageSchema,
   updateAccountSchema,
 } from "@torpor/protocol";
 import { z } from "zod";
@@ -28,17 +30,8 @@ const listQuery = z.strictObject({
 export function addAccountRoutes(deps: RouteDeps): void {
   const { api, accountStore, clock } = deps;
 
-  const shown = async (records: readonly AccountRecord[]): Promise<Account[]> => {
-    const usage = await accountStore.usageOf(records);
-    return records.map((record) =>
-      toAccount(record, usage.get(record.id) ?? { sandboxes: 0, sandboxes_awake: 0 }),
-    );
-  };
-  const one = async (record: AccountRecord): Promise<Account> => {
-    const [account] = await shown([record]);
-    if (account === undefined) throw new Error(`account ${record.id} was not shown`);
-    return account;
-  };
+  const shown = async (record: AccountRecord): Promise<Account> =>
+    toAccount(record, await accountStore.usage(record, clock.now()));
 
   api.add(
     {
@@ -56,14 +49,15 @@ export function addAccountRoutes(deps: RouteDeps): void {
       await api.once(
         call,
         async () => {
-          const { id, limits } = call.body;
-          const made = await accountStore.insert(operatorOf(call.caller), id, limits, clock.now());
+          const { id, limits, tenant_limits: tenantLimits } = call.body;
+          const operator = operatorOf(call.caller);
+          const made = await accountStore.insert(operator, id, { limits, tenantLimits }, clock.now());
           if (made === undefined)
             throw new CodedError(
               "already_exists",
               `there is an account ${id} already; set its limits with PATCH /v1/accounts/${id}`,
             );
-          return { status: 201, body: await one(made) };
+          return { status: 201, body: await shown(made) };
         },
         false,
       ),
@@ -86,7 +80,7 @@ export function addAccountRoutes(deps: RouteDeps): void {
     },
     async (call) => {
       const page = await accountStore.list(operatorOf(call.caller), call.query);
-      return { status: 200, body: shownPage({ ...page, items: await shown(page.items) }) };
+      return { status: 200, body: shownPage({ ...page, items: await Promise.all(page.items.map(shown)) }) };
     },
   );
 
@@ -102,7 +96,7 @@ export function addAccountRoutes(deps: RouteDeps): void {
     },
     async (call) => {
       refuseBound(call.caller);
-      return { status: 200, body: await one(await accountStore.own(call.caller.scope)) };
+      return { status: 200, body: await shown(await accountStore.own(call.caller.scope)) };
     },
   );
 
@@ -120,10 +114,10 @@ export function addAccountRoutes(deps: RouteDeps): void {
       refuseBound(call.caller);
       const id = call.param("account_id");
       const { operator, scope } = call.caller;
-      if (id === scope.account) return { status: 200, body: await one(await accountStore.own(scope)) };
+      if (id === scope.account) return { status: 200, body: await shown(await accountStore.own(scope)) };
       const found = operator === undefined ? undefined : await accountStore.find(operator, id);
       if (found === undefined) throw accountNotFound(id);
-      return { status: 200, body: await one(found) };
+      return { status: 200, body: await shown(found) };
     },
   );
 
@@ -141,9 +135,34 @@ export function addAccountRoutes(deps: RouteDeps): void {
     },
     async (call) => {
       const id = call.param("account_id");
-      const changed = await accountStore.setLimits(operatorOf(call.caller), id, call.body.limits);
+      const { limits, tenant_limits: tenantLimits } = call.body;
+      const changed = await accountStore.setLimits(operatorOf(call.caller), id, { limits, tenantLimits });
       if (changed === undefined) throw accountNotFound(id);
-      return { status: 200, body: await one(changed) };
+      return { status: 200, body: await shown(changed) };
+    },
+  );
+
+  api.add(
+    {
+      method: "get",
+      path: "/v1/tenants/{tenant}",
+      tag: "accounts",
+      summary: "Get what a tenant has, and may have",
+      description: "Of the account of the key that asks. A tenant nobody has used yet has nothing.",
+      scope: "sandbox:read",
+      answers: { 200: { description: "Its limits and what it has", schema: tenantUsageSchema } },
+    },
+    async (call) => {
+      const { scope } = call.caller;
+      const tenant = tenantSchema.safeParse(call.param("tenant")).data;
+      if (tenant === undefined || (scope.tenant !== null && tenant !== scope.tenant))
+        throw new CodedError(
+          "not_found",
+          `there is no tenant ${call.param("tenant").slice(0, 128)} that this API key may see`,
+        );
+      const { tenantLimits } = await accountStore.own(scope);
+      const usage = await accountStore.tenantUsage(scope, tenant, clock.now());
+      return { status: 200, body: { tenant, limits: tenantLimits, usage } };
     },
   );
 }

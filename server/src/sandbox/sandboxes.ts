@@ -17,6 +17,7 @@ import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 import type { SnapshotStore } from "../store/snapshot-store.ts";
 import { type CreatePlan, createPlan, refused, snapshotNotFound } from "./create-plan.ts";
+import { CreateTurns } from "./create-turns.ts";
 import { MachineFollower } from "./machine-follower.ts";
 import { sandboxEnded, sandboxNotFound } from "./sandbox-errors.ts";
 
@@ -38,6 +39,9 @@ export interface CreateOptions {
   isAbandoned?: () => boolean;
 }
 
+/** Eight restores keep a host's disk and cores busy; four more may always be asked for by other tenants. */
+const CREATE_TURNS = { atOnce: 12, perTenant: 8, maxWaitMs: 60_000 };
+
 /**
  * Makes and ends sandboxes: the record's states on one side, the host's machines on the other.
  *
@@ -53,6 +57,7 @@ export class Sandboxes {
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #maxLifetimeSeconds: number | undefined;
+  readonly #turns: CreateTurns;
   /** Creates under way in this process: theirs to finish, whatever their record looks like meanwhile. */
   readonly #creating = new Set<string>();
   readonly #destroying = new Map<string, Promise<SandboxRecord>>();
@@ -69,6 +74,7 @@ export class Sandboxes {
     this.#placement = options.placement;
     this.#clock = options.clock;
     this.#log = options.log;
+    this.#turns = new CreateTurns({ ...CREATE_TURNS, clock: options.clock });
     this.#maxLifetimeSeconds = options.maxLifetimeSeconds;
   }
 
@@ -144,24 +150,31 @@ export class Sandboxes {
   ): Promise<SandboxRecord> {
     let machine: Machine;
     try {
-      machine = await host.client.putMachine(record, {
-        generation: record.generation,
-        template: record.template,
-        tenant: record.tenant,
-        cpu: record.cpu,
-        memory_mb: record.memoryMb,
-        disk_mb: record.diskMb,
-        network: record.network,
-        env: plan.env,
-        secrets: plan.secrets,
-        deadline_unix_ms: record.expiresAt,
-        on_expire: record.onExpire,
-        idle_timeout_seconds: record.idleTimeoutSeconds,
-        on_idle: record.onIdle,
-        retention_seconds: record.retentionSeconds,
-        auto_wake: record.autoWake,
-        max_lifetime_unix_ms: record.maxLifetimeAt,
-        from_snapshot: plan.fromSnapshot?.id ?? null,
+      machine = await this.#turns.run(`${record.account} ${record.tenant}`, async () => {
+        if (isAbandoned?.() === true)
+          throw new CodedError(
+            "client_closed_request",
+            `sandbox ${record.id} was not made: nobody waits for it`,
+          );
+        return await host.client.putMachine(record, {
+          generation: record.generation,
+          template: record.template,
+          tenant: record.tenant,
+          cpu: record.cpu,
+          memory_mb: record.memoryMb,
+          disk_mb: record.diskMb,
+          network: record.network,
+          env: plan.env,
+          secrets: plan.secrets,
+          deadline_unix_ms: record.expiresAt,
+          on_expire: record.onExpire,
+          idle_timeout_seconds: record.idleTimeoutSeconds,
+          on_idle: record.onIdle,
+          retention_seconds: record.retentionSeconds,
+          auto_wake: record.autoWake,
+          max_lifetime_unix_ms: record.maxLifetimeAt,
+          from_snapshot: plan.fromSnapshot?.id ?? null,
+        });
       });
       if (machine.state !== "running") {
         throw new CodedError(
@@ -256,8 +269,21 @@ export class Sandboxes {
         { details: { state: current.state } },
       );
     }
-    await host.client.moveMachine(record, "wake");
+    await this.#wake(current, host);
     return { record: await this.#followLiving(current), host };
+  }
+
+  /** Wakes it if its owner may have one more awake. @throws CodedError quota_exceeded; what the host refused */
+  async #wake(record: SandboxRecord, host: PlacedHost): Promise<void> {
+    const claimed =
+      record.state === "hibernated" ? await this.#store.claimWake(record, this.#clock.now()) : record;
+    try {
+      await host.client.moveMachine(record, "wake");
+    } catch (error) {
+      // It sleeps on, and is no longer to count as awake; where the host cannot be asked, reconciliation sees to that.
+      if (claimed !== record) await this.#follower.follow(claimed).catch(() => {});
+      throw error;
+    }
   }
 
   /** Pauses, resumes, hibernates or wakes a sandbox; joins one under way. @throws CodedError what the host refused */
@@ -268,7 +294,8 @@ export class Sandboxes {
   ): Promise<SandboxRecord> {
     const { record, host } = await this.requireLiving(scope, id);
     try {
-      await host.client.moveMachine(record, verb);
+      if (verb === "wake") await this.#wake(record, host);
+      else await host.client.moveMachine(record, verb);
     } catch (error) {
       if (error instanceof CodedError && error.code === "sandbox_ended") await this.#follower.follow(record);
       throw error;

@@ -3,13 +3,16 @@ import {
   type Account,
   accountLimitsSchema,
   type AccountLimits,
-  type AccountUsage,
   type ChangedAccountLimits,
+  type ChangedQuotas,
   CodedError,
+  type QuotaLimits,
+  type QuotaUsage,
 } from "@torpor/protocol";
 import type { OperatorScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
+import { quotasOf, quotaUsage } from "./quota.ts";
 import { parseJsonColumn } from "./sandbox-record.ts";
 import type { AccountTable, Tables } from "./schema.ts";
 
@@ -20,12 +23,17 @@ export interface AccountRecord {
   readonly [fromStore]: true;
   readonly id: string;
   readonly limits: AccountLimits;
+  /** Of each tenant. */
+  readonly tenantLimits: QuotaLimits;
   /** Unix milliseconds. */
   readonly createdAt: number;
 }
 
-/** States that hold no machine. */
-const MACHINELESS = ["hibernated", "failed", "destroying", "destroyed"] as const;
+/** Limits to set; what is left out stays. */
+export interface LimitChanges {
+  limits: ChangedAccountLimits;
+  tenantLimits: ChangedQuotas;
+}
 
 /** Those who pay, and what each may have. Only the operator makes, lists and limits them. */
 export class AccountStore {
@@ -41,12 +49,17 @@ export class AccountStore {
   async insert(
     _operator: OperatorScope,
     id: string,
-    limits: ChangedAccountLimits,
+    { limits, tenantLimits }: LimitChanges,
     createdAt: number,
   ): Promise<AccountRecord | undefined> {
     const row = await this.#db
       .insertInto("accounts")
-      .values({ id, created_at: createdAt, limits: JSON.stringify(limits) })
+      .values({
+        id,
+        created_at: createdAt,
+        limits: JSON.stringify(limits),
+        tenant_limits: JSON.stringify(tenantLimits),
+      })
       .onConflict((conflict) => conflict.column("id").doNothing())
       .returningAll()
       .executeTakeFirst();
@@ -97,7 +110,7 @@ export class AccountStore {
   async setLimits(
     _operator: OperatorScope,
     id: string,
-    changes: ChangedAccountLimits,
+    changes: LimitChanges,
   ): Promise<AccountRecord | undefined> {
     return await this.#db.transaction().execute(async (transaction) => {
       const row = await transaction
@@ -108,10 +121,13 @@ export class AccountStore {
         .$if(this.#kind === "postgres", (query) => query.forUpdate())
         .executeTakeFirst();
       if (row === undefined) return undefined;
-      const limits = { ...toAccountRecord(row).limits, ...changes };
+      const before = toAccountRecord(row);
       const changed = await transaction
         .updateTable("accounts")
-        .set({ limits: JSON.stringify(limits) })
+        .set({
+          limits: JSON.stringify({ ...before.limits, ...changes.limits }),
+          tenant_limits: JSON.stringify({ ...before.tenantLimits, ...changes.tenantLimits }),
+        })
         .where("id", "=", id)
         .returningAll()
         .executeTakeFirstOrThrow();
@@ -119,32 +135,28 @@ export class AccountStore {
     });
   }
 
-  /** What these accounts have now. */
-  async usageOf(records: readonly AccountRecord[]): Promise<Map<string, AccountUsage>> {
-    const usage = new Map(records.map(({ id }) => [id, { sandboxes: 0, sandboxes_awake: 0 }]));
-    if (usage.size === 0) return usage;
-    const rows = await this.#db
-      .selectFrom("sandboxes")
-      .select(["account", "state", (query) => query.fn.countAll<number | string>().as("count")])
-      .where("account", "in", [...usage.keys()])
-      .where("state", "<>", "destroyed")
-      .groupBy(["account", "state"])
-      .execute();
-    for (const row of rows) {
-      const one = usage.get(row.account);
-      if (one === undefined) continue;
-      one.sandboxes += Number(row.count);
-      if (!MACHINELESS.some((state) => state === row.state)) one.sandboxes_awake += Number(row.count);
-    }
-    return usage;
+  /** What an account that was found has now. */
+  usage(record: AccountRecord, now: number): Promise<QuotaUsage> {
+    return quotaUsage(this.#db, this.#kind, { account: record.id }, now);
+  }
+
+  /** What one tenant of the caller's account has now. */
+  tenantUsage(scope: TenantScope, tenant: string, now: number): Promise<QuotaUsage> {
+    if (scope.tenant !== null && scope.tenant !== tenant)
+      throw new Error(`a key bound to tenant ${scope.tenant} may not see the use of tenant ${tenant}`);
+    return quotaUsage(this.#db, this.#kind, { account: scope.account, tenant }, now);
   }
 }
 
 /** @throws CodedError internal when its limits cannot be read: then nothing may be made in it, rather than anything. */
 function toAccountRecord(row: Selectable<AccountTable>): AccountRecord {
   let limits: AccountLimits;
+  let tenantLimits: QuotaLimits;
   try {
-    limits = accountLimitsSchema.parse({ ...NO_LIMITS, ...(parseJsonColumn(row.limits) as object) });
+    const quotas = quotasOf(row.limits);
+    const { max_lifetime_seconds = null } = parseJsonColumn(row.limits) as Partial<AccountLimits>;
+    limits = accountLimitsSchema.parse({ ...quotas, max_lifetime_seconds });
+    tenantLimits = quotasOf(row.tenant_limits);
   } catch (cause) {
     throw new CodedError(
       "internal",
@@ -152,18 +164,22 @@ function toAccountRecord(row: Selectable<AccountTable>): AccountRecord {
       { cause, details: { account: row.id } },
     );
   }
-  const record: Omit<AccountRecord, typeof fromStore> = { id: row.id, limits, createdAt: row.created_at };
+  const record: Omit<AccountRecord, typeof fromStore> = {
+    id: row.id,
+    limits,
+    tenantLimits,
+    createdAt: row.created_at,
+  };
   return record as AccountRecord;
 }
 
-const NO_LIMITS: AccountLimits = { max_lifetime_seconds: null };
-
 /** Record to what the API shows. */
-export function toAccount(record: AccountRecord, usage: AccountUsage): Account {
+export function toAccount(record: AccountRecord, usage: QuotaUsage): Account {
   return {
     id: record.id,
     created_at: new Date(record.createdAt).toISOString(),
     limits: record.limits,
+    tenant_limits: record.tenantLimits,
     usage,
   };
 }

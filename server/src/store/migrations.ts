@@ -267,6 +267,23 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
           .execute();
       },
     },
+    "0006_quotas": {
+      async up(db: Kysely<unknown>): Promise<void> {
+        await db.schema
+          .alterTable("accounts")
+          .addColumn("tenant_limits", sql.raw(types.json), (column) => column.notNull().defaultTo("{}"))
+          .execute();
+        // What lives is counted at every create of an account with limits, beside 7 days of what has ended.
+        await sql`create index sandboxes_living on sandboxes (account, tenant) where state <> 'destroyed'`.execute(
+          db,
+        );
+        await db.schema
+          .createIndex("snapshots_owner")
+          .on("snapshots")
+          .columns(["account", "tenant"])
+          .execute();
+      },
+    },
   };
 }
 

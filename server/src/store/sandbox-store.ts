@@ -1,4 +1,4 @@
-import { type Insertable, type Kysely, sql, type Updateable } from "kysely";
+import { type Insertable, type Kysely, sql, type Transaction, type Updateable } from "kysely";
 import {
   type Attestation,
   canTransition,
@@ -12,6 +12,7 @@ import type { HostScope, ServerScope, TenantScope } from "../auth/tenant-scope.t
 import type { Database } from "./open-database.ts";
 import { EventStore, type EventWriter } from "./event-store.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
+import { requireQuota } from "./quota.ts";
 import { type SandboxRecord, toSandboxRecord } from "./sandbox-record.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
 
@@ -82,7 +83,7 @@ export class SandboxStore {
     this.#events = events;
   }
 
-  /** Commits a record in state `creating`, generation 1. */
+  /** Commits a record in state `creating`, generation 1. @throws CodedError quota_exceeded, rate_limited */
   async insert(scope: TenantScope, sandbox: NewSandbox): Promise<SandboxRecord> {
     const row: Insertable<SandboxTable> = {
       id: sandbox.id,
@@ -122,6 +123,9 @@ export class SandboxStore {
     }
     const record = toSandboxRecord({ ...row, reason: null } as Parameters<typeof toSandboxRecord>[0]);
     await this.#db.transaction().execute(async (transaction) => {
+      const { cpu, memoryMb, diskMb, persistent: image } = sandbox;
+      const demand = { what: "create", cpu, memoryMb, diskMb, image } as const;
+      await requireQuota(transaction, this.#kind, record, demand, sandbox.createdAt);
       await transaction.insertInto("sandboxes").values(row).execute();
       await this.#events.append(transaction, record, null, {});
     });
@@ -272,13 +276,29 @@ export class SandboxStore {
     return Object.keys(set).length === 0 ? record : await this.#update(record, set, changes);
   }
 
+  /**
+   * Before a hibernated sandbox is woken: counts it as awake, so that of many that wake at once none is let past a limit.
+   *
+   * @returns the record, `waking` now where there are limits. @throws CodedError quota_exceeded
+   */
+  async claimWake(record: SandboxRecord, now: number): Promise<SandboxRecord> {
+    const { cpu, memoryMb, diskMb } = record;
+    const demand = { what: "wake", cpu, memoryMb, diskMb, image: false } as const;
+    const moved = await this.#update(record, { state: "waking" }, {}, (transaction) =>
+      requireQuota(transaction, this.#kind, record, demand, now),
+    );
+    return moved ?? record;
+  }
+
   /** The move and its event, or neither. */
   async #update(
     record: SandboxRecord,
     set: Updateable<SandboxTable>,
     changes: SandboxChanges,
+    isWanted: (transaction: Transaction<Tables>) => Promise<boolean> = () => Promise.resolve(true),
   ): Promise<SandboxRecord | undefined> {
     const moved = await this.#db.transaction().execute(async (transaction) => {
+      if (!(await isWanted(transaction))) return undefined;
       const row = await transaction
         .updateTable("sandboxes")
         .set(set)

@@ -61,6 +61,8 @@ export interface AccountTable {
   created_at: number;
   /** As the API has them, without those that are not set. */
   limits: JsonColumn;
+  /** Of each tenant. */
+  tenant_limits: JsonColumn;
 }
 
 export interface IdempotencyTable {

@@ -3,6 +3,7 @@ import type { Snapshot } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
+import { requireQuota } from "./quota.ts";
 import type { SnapshotTable, Tables } from "./schema.ts";
 
 declare const fromStore: unique symbol;
@@ -44,15 +45,21 @@ export interface SnapshotFilter {
 /** The snapshots' records. The bytes are the host's. */
 export class SnapshotStore {
   readonly #db: Kysely<Tables>;
+  readonly #kind: Database["kind"];
 
   constructor(database: Database) {
     this.#db = database.db;
+    this.#kind = database.kind;
   }
 
-  /** Commits the intent to make one. */
+  /** Commits the intent to make one. @throws CodedError quota_exceeded */
   async insert(snapshot: NewSnapshot): Promise<SnapshotRecord> {
     const row: SnapshotTable = { ...snapshot, state: "creating" };
-    await this.#db.insertInto("snapshots").values(row).execute();
+    await this.#db.transaction().execute(async (transaction) => {
+      const demand = { what: "snapshot", cpu: 0, memoryMb: 0, diskMb: 0, image: true } as const;
+      await requireQuota(transaction, this.#kind, snapshot, demand, snapshot.created_at);
+      await transaction.insertInto("snapshots").values(row).execute();
+    });
     return toSnapshotRecord(row);
   }
 
