@@ -115,31 +115,46 @@ export class Sandboxes {
       plan.fromSnapshot === null
         ? await this.#placement.choose({ cpu: plan.cpu, memoryMb: plan.memoryMb, diskMb: plan.diskMb })
         : await this.#placement.of(plan.fromSnapshot.host);
-    const most = await this.#longestLifeSeconds(scope);
     const id = options.id ?? newSandboxId();
     this.#creating.add(id);
     try {
-      const createdAt = this.#clock.now();
-      const {
-        ttlSeconds: planned,
-        env: _env,
-        secrets: _secrets,
-        fromSnapshot: _fromSnapshot,
-        ...columns
-      } = plan;
-      const ttlSeconds = planned === null || most === null ? planned : Math.min(planned, most);
-      const record = await this.#store.insert(scope, {
-        ...columns,
-        id,
-        host: host.hostId,
-        createdAt,
-        expiresAt: ttlSeconds === null ? null : Math.round(createdAt + ttlSeconds * 1_000),
-        maxLifetimeAt: most === null ? null : createdAt + most * 1_000,
-      });
-      return await this.#make(record, host, plan, options.isAbandoned);
+      // Nothing is written before its turn: of many that wait none keeps the store from another tenant's.
+      return await this.#turns.run(`${scope.account} ${plan.tenant}`, () =>
+        this.#create(scope, plan, host, id, options.isAbandoned),
+      );
     } finally {
       this.#creating.delete(id);
     }
+  }
+
+  async #create(
+    scope: TenantScope,
+    plan: CreatePlan,
+    host: PlacedHost,
+    id: string,
+    isAbandoned?: () => boolean,
+  ): Promise<SandboxRecord> {
+    if (isAbandoned?.() === true)
+      throw new CodedError("client_closed_request", `sandbox ${id} was not made: nobody waits for it`);
+    const most = await this.#longestLifeSeconds(scope);
+    const createdAt = this.#clock.now();
+    const {
+      ttlSeconds: planned,
+      env: _env,
+      secrets: _secrets,
+      fromSnapshot: _fromSnapshot,
+      ...columns
+    } = plan;
+    const ttlSeconds = planned === null || most === null ? planned : Math.min(planned, most);
+    const record = await this.#store.insert(scope, {
+      ...columns,
+      id,
+      host: host.hostId,
+      createdAt,
+      expiresAt: ttlSeconds === null ? null : Math.round(createdAt + ttlSeconds * 1_000),
+      maxLifetimeAt: most === null ? null : createdAt + most * 1_000,
+    });
+    return await this.#make(record, host, plan, isAbandoned);
   }
 
   async #make(
@@ -150,31 +165,24 @@ export class Sandboxes {
   ): Promise<SandboxRecord> {
     let machine: Machine;
     try {
-      machine = await this.#turns.run(`${record.account} ${record.tenant}`, async () => {
-        if (isAbandoned?.() === true)
-          throw new CodedError(
-            "client_closed_request",
-            `sandbox ${record.id} was not made: nobody waits for it`,
-          );
-        return await host.client.putMachine(record, {
-          generation: record.generation,
-          template: record.template,
-          tenant: record.tenant,
-          cpu: record.cpu,
-          memory_mb: record.memoryMb,
-          disk_mb: record.diskMb,
-          network: record.network,
-          env: plan.env,
-          secrets: plan.secrets,
-          deadline_unix_ms: record.expiresAt,
-          on_expire: record.onExpire,
-          idle_timeout_seconds: record.idleTimeoutSeconds,
-          on_idle: record.onIdle,
-          retention_seconds: record.retentionSeconds,
-          auto_wake: record.autoWake,
-          max_lifetime_unix_ms: record.maxLifetimeAt,
-          from_snapshot: plan.fromSnapshot?.id ?? null,
-        });
+      machine = await host.client.putMachine(record, {
+        generation: record.generation,
+        template: record.template,
+        tenant: record.tenant,
+        cpu: record.cpu,
+        memory_mb: record.memoryMb,
+        disk_mb: record.diskMb,
+        network: record.network,
+        env: plan.env,
+        secrets: plan.secrets,
+        deadline_unix_ms: record.expiresAt,
+        on_expire: record.onExpire,
+        idle_timeout_seconds: record.idleTimeoutSeconds,
+        on_idle: record.onIdle,
+        retention_seconds: record.retentionSeconds,
+        auto_wake: record.autoWake,
+        max_lifetime_unix_ms: record.maxLifetimeAt,
+        from_snapshot: plan.fromSnapshot?.id ?? null,
       });
       if (machine.state !== "running") {
         throw new CodedError(

@@ -21,8 +21,8 @@ export interface OpenedSession {
   created: boolean;
 }
 
-/** A name that was taken this long ago for a sandbox nobody has recorded is left by a server that died. */
-const CLAIM_GRACE_MS = 30_000;
+/** A name that was taken this long ago for a sandbox nobody has recorded is left by a server that died: turns take less. */
+const CLAIM_GRACE_MS = 75_000;
 /** How long a caller waits for a sandbox that another server is making. */
 const MAX_WAIT_MS = 120_000;
 const ASK_EVERY_MS = 100;

@@ -35,6 +35,8 @@ export type Kind =
   | "own account"
   /** One account, named in the path. */
   | "account"
+  /** A tenant's share of the account of whoever asks, which another account has one of too. */
+  | "share"
   /** For the scope `operator` alone. */
   | "operator";
 
@@ -52,6 +54,7 @@ const TABLE: Record<Kind, Answers> = {
   server:          [403,   "ok",   403,   403,    "ok",    ...DEAD_OR_NONE],
   "own account":   [403,   "ok",   403,   "ok",   "ok",    ...DEAD_OR_NONE],
   account:         [403,   "ok",   403,   404,    "ok",    ...DEAD_OR_NONE],
+  share:           ["ok",  "ok",   404,   "ok",   "ok",    ...DEAD_OR_NONE],
   operator:        [403,   403,    403,   403,    "ok",    ...DEAD_OR_NONE],
 };
 
@@ -75,6 +78,7 @@ export type Thing =
   | "port"
   | "path"
   | "preview URL"
+  | "tenant"
   | "file";
 
 /** One route and verb. */
@@ -193,6 +197,7 @@ export const ROUTES: Record<string, Row> = {
   "GET /v1/account": { kind: "own account" },
   "GET /v1/accounts/{account_id}": { kind: "account" },
   "PATCH /v1/accounts/{account_id}": { kind: "operator", json: { limits: { max_lifetime_seconds: null } } },
+  "GET /v1/tenants/{tenant}": { kind: "share" },
 
   "POST /v1/keys": { kind: "scoped", ok: 201, json: { name: "another" } },
   "GET /v1/keys": { kind: "scoped" },

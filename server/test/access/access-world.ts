@@ -149,6 +149,7 @@ export class AccessWorld implements AsyncDisposable {
       world.host.templates.push({ ...base, name });
       names["name"] = name;
     } else if (thing === "account") names["account_id"] = "default";
+    else if (thing === "tenant") names["tenant"] = TENANT;
     else {
       const file = await world.call("PUT", `/v1/sandboxes/${names["id"]}/fs?path=/file`, { body: "x" });
       if (file.status !== 200) throw new Error(`the file was not written: ${file.text}`);
@@ -169,6 +170,7 @@ const THINGS: Record<string, Thing> = {
   port: "port",
   path: "path",
   url_id: "preview URL",
+  tenant: "tenant",
 };
 
 /** The variable parts of a path, in order. */
