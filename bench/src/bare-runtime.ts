@@ -4,7 +4,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { run, Scope } from "@torpor/base";
-import { findRunsc, LAUNCHER_PATH, netSysctlsMustHide, writeBundle } from "@torpor/host";
+import {
+  findRunsc,
+  isAlive,
+  LAUNCHER_PATH,
+  netSysctlsMustHide,
+  processIdentity,
+  writeBundle,
+} from "@torpor/host";
 
 /** Flags of `runsc checkpoint` that the host uses too: the default compression would take several times as long. */
 const CHECKPOINT = ["checkpoint", "-compression=none", "-image-path"];
@@ -79,8 +86,8 @@ export interface BareMachine {
   /** Milliseconds from starting `runsc restore` until the guest agent's first answer. */
   restoreMs: number;
   /**
-   * Milliseconds `runsc checkpoint` of it takes, which ends it, and those until the image would survive a power cut:
-   * the runtime leaves it in the page cache.
+   * Milliseconds until `runsc checkpoint` of it is done and its sandbox has ended, which the command does not wait for, and
+   * those until the image would survive a power cut: the runtime leaves it in the page cache.
    */
   checkpoint(): Promise<{ checkpointMs: number; durableMs: number }>;
   remove(): Promise<void>;
@@ -171,7 +178,18 @@ export class BareRuntime implements AsyncDisposable {
   }
 
   async #restore({ network, directory }: BarePlace, imageDir: string): Promise<BareMachine> {
-    const command = ["restore", "-detach", "-bundle", directory, "-image-path", imageDir, "bare"];
+    const pidFile = join(directory, "pid");
+    const command = [
+      "restore",
+      "-detach",
+      "-bundle",
+      directory,
+      "-pid-file",
+      pidFile,
+      "-image-path",
+      imageDir,
+      "bare",
+    ];
     const startedAt = performance.now();
     await run(this.#argv(directory, "systrap", command), { outputFd: 2, timeoutMs: 60_000 });
     while (!(await network.ping())) {
@@ -179,6 +197,8 @@ export class BareRuntime implements AsyncDisposable {
       await delay(1);
     }
     const restoreMs = performance.now() - startedAt;
+    const sandbox = processIdentity(Number(await readFile(pidFile, "utf8")));
+    if (sandbox === undefined) throw new Error("the bare sandbox has ended");
     return {
       restoreMs,
       checkpoint: async () => {
@@ -186,6 +206,7 @@ export class BareRuntime implements AsyncDisposable {
         await mkdir(image);
         const beganAt = performance.now();
         await run(this.#argv(directory, "systrap", [...CHECKPOINT, image, "bare"]), { timeoutMs: 60_000 });
+        while (isAlive(sandbox)) await delay(1);
         const checkpointMs = performance.now() - beganAt;
         await run(["sync", ...(await readdir(image)).map((name) => join(image, name))]);
         return { checkpointMs, durableMs: performance.now() - beganAt };

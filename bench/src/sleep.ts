@@ -98,6 +98,7 @@ export async function sleepAndWake(
     if (waiting) await poolFull(instance, template);
     const hibernateMs = await timed(() => sandbox.hibernate());
     imageBytes = sandbox.info.image?.sizeBytes ?? 0;
+    if (waiting) await poolFull(instance, template); // nothing is to be tidied up any more
     const machine = await bare.restore(onlyImage(instance));
     const { checkpointMs, durableMs } = await machine.checkpoint();
     await machine.remove();
@@ -118,7 +119,7 @@ export async function sleepAndWake(
   const source = waiting ? "an empty process waits" : "nothing waits";
   return [
     {
-      name: `bare \`runsc checkpoint\`, ${what}, p50`,
+      name: `bare \`runsc checkpoint\` to the end of its sandbox, ${what}, p50`,
       value: checkpoint,
       unit: "ms",
       against: `image of ${Math.round(imageBytes / 1e6)} MB`,
@@ -196,6 +197,7 @@ export async function forkOfEight(
     await Promise.all(children.map((child) => child.destroy()));
     if (failures.length > 0) throw failures[0];
     const snapshot = await parent.snapshot();
+    await poolFull(instance, template);
     const restoreMs = await bare.restoreTogether(onlyImage(instance), CHILDREN);
     await snapshots.delete(snapshot.id);
     if (round < 0) continue;

@@ -246,7 +246,7 @@ export class Cgroup {
     timeoutMs = 10_000,
   }: { onEmpty?: () => void; timeoutMs?: number } = {}): Promise<void> {
     const deadline = performance.now() + timeoutMs;
-    for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 20)) {
+    for (let waitMs = 1; ; waitMs = Math.min(waitMs + 1, 20)) {
       const pids = this.pids();
       if (pids.length === 0) break;
       if (performance.now() > deadline)

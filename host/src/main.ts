@@ -111,7 +111,7 @@ async function main(): Promise<void> {
   const sleep = new Sleep({
     driver,
     images,
-    source: pools,
+    target: pools,
     clear: (slot) => slots.clear(slot),
     headroom,
     log,
@@ -178,7 +178,7 @@ async function main(): Promise<void> {
   const drainAll = async (): Promise<void> => {
     await machines.endAll("shutdown");
     await pools.stop();
-    await reconciliation.idle();
+    await Promise.all([reconciliation.idle(), slots.tidyUp()]);
     const { failed } = await slots.sweep();
     if (failed.size > 0)
       throw new AggregateError(failed.values(), `slots ${[...failed.keys()].join(", ")} cannot be cleared`);
@@ -205,7 +205,7 @@ async function main(): Promise<void> {
     for (const name of ["SIGTERM", "SIGINT"] as const) process.once(name, () => resolve(name));
   });
   // Machines run on: the next host adopts them. What only waits is made anew faster than it is taken over.
-  await (drained ?? pools.stop());
+  await (drained ?? Promise.all([pools.stop(), slots.tidyUp()]));
   log.info({ op: "host.stop", outcome: "stopped", signal, left: machines.counts.running });
 }
 

@@ -11,8 +11,10 @@ import {
   unlinkSync,
   writeFileSync,
 } from "node:fs";
+import { createHash } from "node:crypto";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { type ImageManifest, ImageStore, type NewImage } from "../src/image/image-store.ts";
 
@@ -94,6 +96,43 @@ describe("committing an image", () => {
     await commit();
   });
 
+  test("hashes what grows while it is written, wherever the pieces end", async () => {
+    const pieces = Array.from({ length: 40 }, (_, index) => Buffer.alloc(100_001 + index, index));
+    const manifest = await store.commit(
+      image(),
+      async (dataDir) => {
+        mkdirSync(dataDir);
+        for (const piece of pieces) {
+          appendFileSync(join(dataDir, "pages.img"), piece);
+          await delay(2);
+        }
+        writeFileSync(join(dataDir, "checkpoint.img"), "kernel");
+      },
+      ["pages.img", "never-made.img"],
+    );
+    const whole = Buffer.concat(pieces);
+    expect(manifest.files.find(({ name }) => name === "pages.img")).toEqual({
+      name: "pages.img",
+      size: whole.length,
+      sha256: createHash("sha256").update(whole).digest("hex"),
+    });
+    await store.verify(manifest);
+  });
+
+  test("forgets what it has hashed of one that fails half-way", async () => {
+    const attempt = store.commit(
+      image(),
+      async (dataDir) => {
+        await write(dataDir);
+        await delay(30);
+        throw new Error("no space left on device");
+      },
+      ["pages.img"],
+    );
+    await expect(attempt).rejects.toThrow("no space left");
+    await store.verify(await store.commit(image(), write, ["pages.img"]));
+  });
+
   test("never writes over an image that exists", async () => {
     const first = await commit();
     await expect(
@@ -130,6 +169,40 @@ describe("opening", () => {
     rmSync(directory, { recursive: true });
     await store.open();
     expect(await list()).toEqual([]);
+  });
+});
+
+describe("a fork's image", () => {
+  const fork = (): Promise<ImageManifest> => commit({ kind: "fork" });
+
+  test("is found and restored from like any other, but not listed", async () => {
+    const manifest = await fork();
+    expect(manifest).toMatchObject({ kind: "fork", size_bytes: 300_006 });
+    expect(await store.find(ID)).toEqual(manifest);
+    await store.verify(manifest);
+    expect(readdirSync(store.dataDir(ID)).toSorted()).toEqual(["checkpoint.img", "empty.img", "pages.img"]);
+    expect(await list()).toEqual([]);
+  });
+
+  test("goes when it is removed, and with the process", async () => {
+    await fork();
+    await store.remove(ID);
+    await vi.waitFor(() => expect(readdirSync(directory)).toEqual([]));
+    expect(await store.find(ID)).toBeUndefined();
+    await fork();
+    store = new ImageStore(directory);
+    expect(await store.find(ID)).toBeUndefined();
+    await store.open();
+    expect(readdirSync(directory)).toEqual([]);
+  });
+
+  test("leaves nothing when writing fails half-way", async () => {
+    const attempt = store.commit(image({ kind: "fork" }), async (dataDir) => {
+      await write(dataDir);
+      throw new Error("no space left on device");
+    });
+    await expect(attempt).rejects.toThrow("no space left");
+    expect([readdirSync(directory), await store.find(ID)]).toEqual([[], undefined]);
   });
 });
 

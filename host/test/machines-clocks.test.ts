@@ -310,7 +310,7 @@ describe("the retention of an image", () => {
 
   test("is nothing to a snapshot", async () => {
     await create({ retention_seconds: 1 });
-    await bench.machines.snapshot("one", newSnapshotId(), null);
+    await bench.machines.snapshot("one", newSnapshotId());
     await advance(1_000_000);
     expect([state(), (await bench.machines.snapshots()).length]).toEqual(["running", 1]);
   });

@@ -185,7 +185,7 @@ describe("a deadline that falls due while something is under way waits for it, t
     const release = bench.driver.hold(verb === "pause" ? "pause" : "checkpoint");
     const moving =
       verb === "snapshot"
-        ? bench.machines.snapshot("one", `snp${"0".repeat(20)}1`, null)
+        ? bench.machines.snapshot("one", `snp${"0".repeat(20)}1`)
         : bench.machines[verb]("one");
     await until(() => verb === "pause" || state() !== "running");
     await advance(5000);

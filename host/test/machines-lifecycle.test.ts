@@ -40,7 +40,7 @@ async function onFreshHost(act: () => Promise<void>): Promise<void> {
 }
 
 async function take(step: Step, id: string, snapshotId: string): Promise<void> {
-  if (step === "snapshot") await bench.machines.snapshot(id, snapshotId, null);
+  if (step === "snapshot") await bench.machines.snapshot(id, snapshotId);
   else if (step === "awaken") await bench.machines.awaken(id);
   else if (step === "wait") await new Promise((resolve) => setTimeout(resolve, 3));
   else if (step === "fill the journal") bench.journal.full = true;

@@ -60,7 +60,7 @@ describe("secrets", () => {
   test("go with a snapshot into what is made from it, and may be changed there", async () => {
     await create("one", { secrets: { TOKEN: VALUE, KEPT: "kept-as-it-was" } });
     const id = newSnapshotId();
-    const snapshot = await bench.machines.snapshot("one", id, null);
+    const snapshot = await bench.machines.snapshot("one", id);
     expect(JSON.stringify(snapshot)).not.toMatch(/correct-horse|v1:/);
     expect(told("one")).toMatchObject({ TOKEN: VALUE }); // it was locked and is told again
     await create("two", { from_snapshot: id, secrets: { TOKEN: OTHER } });

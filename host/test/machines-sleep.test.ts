@@ -24,6 +24,12 @@ function memory(id = "one"): string {
   return bench.driver.machine(bench.machines.reach(id).handle.place.slot).memory;
 }
 
+/** What stands on the machine once released slots are tidied up. */
+async function inPlace(): Promise<MachineBench["inPlace"]> {
+  await bench.slots.tidyUp();
+  return bench.inPlace;
+}
+
 async function create(memory = "", spec: Partial<typeof TEST_SPEC> = {}, id = "one"): Promise<void> {
   await bench.machines.create(id, { ...TEST_SPEC, ...spec });
   bench.driver.machine(bench.machines.reach(id).handle.place.slot).memory = memory;
@@ -40,7 +46,8 @@ describe("hibernate and wake", () => {
       generation: 1,
       image: { size_bytes: expect.any(Number) as number },
     });
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(bench.inPlace.machines).toEqual([]); // no process once it is said to sleep
+    expect(await inPlace()).toEqual(NOTHING);
     expect(bench.imagesInPlace).toHaveLength(1);
     expect(bench.journal.get("one")).toMatchObject({ state: "hibernated", slot: null, pid: null });
     expect(bench.machines.counts).toEqual({ running: 0, creating: 0, hibernated: 1 });
@@ -132,6 +139,20 @@ describe("hibernate and wake", () => {
     await bench.machines.awaken("one");
   });
 
+  test("answer before the slot is tidied up; what cannot be is swept later, and nobody is given the slot till then", async () => {
+    await create("kept");
+    bench.driver.fail("kill");
+    const release = bench.driver.hold("kill");
+    await bench.machines.hibernate("one");
+    expect(bench.inPlace).toMatchObject({ machines: [], directories: ["1"] });
+    await bench.machines.wake("one");
+    expect(bench.machines.reach("one").handle.place.slot).toBe(2);
+    release();
+    expect((await inPlace()).directories).toEqual(["1", "2"]);
+    expect((await bench.slots.sweep()).swept).toEqual([1]);
+    expect([memory(), bench.inPlace.directories]).toEqual(["kept", ["2"]]);
+  });
+
   test("work on a paused machine", async () => {
     await create("kept");
     await bench.machines.pause("one");
@@ -206,7 +227,7 @@ describe("a hibernation that fails leaves the machine running, unlocked, in the 
     await until(() => state() === "failed" && bench.inPlace.networks.length === 0);
     expect(bench.machines.get("one")?.reason).toBe("runtime_crashed");
     expect((await bench.machines.end("one", "user")).reason).toBe("runtime_crashed");
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(await inPlace()).toEqual(NOTHING);
   });
 });
 
@@ -219,7 +240,7 @@ describe("a wake that fails leaves the machine asleep, with its image, and nothi
   async function expectAsleep(code?: string): Promise<void> {
     await expect(bench.machines.wake("one")).rejects.toMatchObject(code === undefined ? {} : { code });
     expect(bench.machines.get("one")).toMatchObject({ state: "hibernated", reason: null });
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(await inPlace()).toEqual(NOTHING);
     expect(bench.imagesInPlace).toHaveLength(1);
     expect(bench.journal.get("one")).toMatchObject({ state: "hibernated", slot: null });
   }
@@ -279,7 +300,7 @@ describe("a wake that fails leaves the machine asleep, with its image, and nothi
 
   async function expectAsleepUntouched(): Promise<void> {
     expect(bench.machines.get("one")).toMatchObject({ state: "hibernated" });
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(await inPlace()).toEqual(NOTHING);
     expect(bench.imagesInPlace).toHaveLength(1);
   }
 
@@ -311,6 +332,7 @@ describe("a wake that fails leaves the machine asleep, with its image, and nothi
   test("and what it left standing is cleared away by the watch; until then it does not wake", async () => {
     bench.driver.initBehaviour = "refuses";
     bench.driver.fail("kill", 2);
+    bench.driver.fail("stop", 2);
     await expect(bench.machines.wake("one")).rejects.toThrow();
     expect(state()).toBe("hibernated");
     expect(bench.inPlace.machines).toHaveLength(1);
@@ -328,13 +350,14 @@ describe("destroying", () => {
     await create();
     await bench.machines.hibernate("one");
     expect(await bench.machines.end("one", "user")).toMatchObject({ state: "ended", reason: "user" });
-    expect([bench.inPlace, bench.imagesInPlace]).toEqual([NOTHING, []]);
+    expect([await inPlace(), bench.imagesInPlace]).toEqual([NOTHING, []]);
     await expect(bench.machines.wake("one")).rejects.toMatchObject({ code: "sandbox_ended" });
   });
 
   test.each<[DriverStep, "hibernate" | "wake" | "pause"]>([
     ["checkpoint", "hibernate"],
     ["pause", "hibernate"],
+    ["stop", "hibernate"],
     ["kill", "hibernate"],
     ["pause", "pause"],
     ["prepare", "wake"],
@@ -350,7 +373,7 @@ describe("destroying", () => {
     release();
     expect(await end).toMatchObject({ state: "ended", reason: "user" });
     await moving.catch(() => {});
-    expect([bench.inPlace, bench.imagesInPlace]).toEqual([NOTHING, []]);
+    expect([await inPlace(), bench.imagesInPlace]).toEqual([NOTHING, []]);
   });
 
   test("does not wait for a guest that hangs as it wakes", async () => {
@@ -363,7 +386,7 @@ describe("destroying", () => {
     const startedAt = performance.now();
     expect((await bench.machines.end("one", "user")).state).toBe("ended");
     expect(performance.now() - startedAt).toBeLessThan(3000);
-    expect([bench.inPlace, bench.imagesInPlace]).toEqual([NOTHING, []]);
+    expect([await inPlace(), bench.imagesInPlace]).toEqual([NOTHING, []]);
   });
 });
 
@@ -428,7 +451,7 @@ describe("snapshots", () => {
   test("copy a machine that goes on, and make any number of others in its tenant", async () => {
     await create("shared", { env: { A: "1" } });
     const id = newSnapshotId();
-    const snapshot = await bench.machines.snapshot("one", id, "before the change");
+    const snapshot = await bench.machines.snapshot("one", id, { name: "before the change" });
     expect(snapshot).toMatchObject({ id, name: "before the change", machine_id: "one", tenant: "acme" });
     expect(JSON.stringify(snapshot)).not.toContain("key");
     expect(bench.machines.get("one")).toMatchObject({ state: "running", generation: 1 });
@@ -451,10 +474,28 @@ describe("snapshots", () => {
     expect(memory("two")).toBe("shared");
   });
 
+  test("of a fork make its children and are no snapshots of anybody's", async () => {
+    await create("shared");
+    const id = newSnapshotId();
+    expect(await bench.machines.snapshot("one", id, { copies: 2 })).toMatchObject({ id, machine_id: "one" });
+    expect(bench.machines.get("one")).toMatchObject({ state: "running", generation: 1 });
+    expect(await bench.machines.snapshots()).toEqual([]);
+    await bench.machines.create("two", { ...TEST_SPEC, from_snapshot: id });
+    expect(memory("two")).toBe("shared");
+    await expect(
+      bench.machines.create("three", { ...TEST_SPEC, tenant: "other", from_snapshot: id }),
+    ).rejects.toMatchObject({ code: "snapshot_not_found" });
+    await bench.machines.removeSnapshot(id);
+    expect(bench.imagesInPlace).toEqual([]);
+    await bench.machines.snapshot("one", newSnapshotId(), { copies: 1 });
+    await bench.restart();
+    expect(bench.imagesInPlace).toEqual([]);
+  });
+
   test("belong to their tenant: to another they are not there", async () => {
     await create("secret");
     const id = newSnapshotId();
-    await bench.machines.snapshot("one", id, null);
+    await bench.machines.snapshot("one", id);
     await expect(
       bench.machines.create("two", { ...TEST_SPEC, tenant: "other", from_snapshot: id }),
     ).rejects.toMatchObject({ code: "snapshot_not_found" });
@@ -465,15 +506,15 @@ describe("snapshots", () => {
     await create("first");
     await create("second", {}, "two");
     const id = newSnapshotId();
-    await Promise.all([1, 2, 3].map(() => bench.machines.snapshot("one", id, null)));
+    await Promise.all([1, 2, 3].map(() => bench.machines.snapshot("one", id)));
     expect(await bench.machines.snapshots()).toHaveLength(1);
-    await expect(bench.machines.snapshot("two", id, null)).rejects.toMatchObject({ code: "conflict" });
+    await expect(bench.machines.snapshot("two", id)).rejects.toMatchObject({ code: "conflict" });
     expect([state("one"), state("two")]).toEqual(["running", "running"]);
   });
 
   test("of several ids at once are all written", async () => {
     await create("kept");
-    await Promise.all([1, 2, 3, 4].map(() => bench.machines.snapshot("one", newSnapshotId(), null)));
+    await Promise.all([1, 2, 3, 4].map(() => bench.machines.snapshot("one", newSnapshotId())));
     expect(await bench.machines.snapshots()).toHaveLength(4);
     expect(state()).toBe("running");
   });
@@ -481,7 +522,7 @@ describe("snapshots", () => {
   test("that fail leave the machine running and no image", async () => {
     await create("kept");
     bench.driver.fail("checkpoint");
-    await expect(bench.machines.snapshot("one", newSnapshotId(), null)).rejects.toThrow();
+    await expect(bench.machines.snapshot("one", newSnapshotId())).rejects.toThrow();
     expect([state(), memory(), bench.imagesInPlace]).toEqual(["running", "kept", []]);
     expect(bench.driver.machine(1)).toMatchObject({ paused: false, guest: { locked: false } });
   });
@@ -489,7 +530,7 @@ describe("snapshots", () => {
   test("of a sleeping machine wake it first", async () => {
     await create("kept");
     await bench.machines.hibernate("one");
-    await bench.machines.snapshot("one", newSnapshotId(), null);
+    await bench.machines.snapshot("one", newSnapshotId());
     expect(bench.machines.get("one")).toMatchObject({ state: "running", generation: 2 });
   });
 
@@ -511,7 +552,7 @@ describe("an instance that is taken down", () => {
     await create("", { on_idle: "destroy" }, "three");
     await bench.machines.endAll("shutdown");
     expect([state("one"), state("two"), state("three")]).toEqual(["hibernated", "ended", "ended"]);
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(await inPlace()).toEqual(NOTHING);
     await bench.restart();
     await bench.machines.wake("one");
     expect(memory()).toBe("kept");

@@ -16,7 +16,7 @@
  *     POST   /v1/templates/{name}/build       NDJSON of TemplateBuildEvent
  *     DELETE /v1/templates/{name}             204
  *     POST   /v1/machines/{id}/pause|resume|hibernate|wake    Machine; joins one under way, 200 when it is so already
- *     POST   /v1/machines/{id}/snapshots      {id, name} -> 201 MachineSnapshot; the machine goes on
+ *     POST   /v1/machines/{id}/snapshots      {id, name, copies} -> 201 MachineSnapshot; the machine goes on
  *     GET    /v1/snapshots                    { snapshots: MachineSnapshot[] }
  *     GET    /v1/snapshots/{id}               MachineSnapshot
  *     DELETE /v1/snapshots/{id}               204; idempotent
@@ -29,6 +29,7 @@
  * `sandbox_ended` with `details.reason`; one whose guest port refuses answers 503 `guest_unavailable`.
  */
 import { z } from "zod";
+import { LIMITS } from "./limits.ts";
 import { sandboxIdSchema, snapshotIdSchema, templateNameSchema } from "./ids.ts";
 import {
   type ActivityKind,
@@ -183,6 +184,11 @@ export interface MachineSnapshot {
 export const createSnapshotSchema = z.strictObject({
   id: snapshotIdSchema,
   name: z.string().max(128).nullable().default(null),
+  /**
+   * How many machines will be made from it at once, after which it is deleted: it is not made durable then, not listed, and
+   * gone with the host's process. 0: a snapshot that is kept.
+   */
+  copies: z.number().int().min(0).max(LIMITS.maxForkCount).default(0),
 });
 
 export interface HostEvents {

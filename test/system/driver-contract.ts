@@ -11,6 +11,7 @@ import type {
   MachinePlace,
   MachineRoot,
 } from "../../host/src/driver/driver.ts";
+import { Checksums } from "../../host/src/image/checksum.ts";
 import { eventually } from "../src/eventually.ts";
 import { expectNoLeaks, lookAtMachine, type MachineState } from "../src/leak-check.ts";
 import { DirectGuest } from "./direct-guest.ts";
@@ -80,6 +81,13 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       return machine;
     }
 
+    /** The same without a machine that was prepared. */
+    async function started(imageDir: string): Promise<MachineHandle> {
+      const machine = await bed.driver.start(bed.root, await place(), LIMITS, imageDir);
+      onTestFinished(() => bed.driver.kill(machine.place));
+      return machine;
+    }
+
     async function imageDir(): Promise<string> {
       await mkdir(join(stateDir, "images"), { recursive: true });
       return join(stateDir, "images", String(Math.random()).slice(2));
@@ -103,7 +111,7 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       expect(bed.driver.adopt(machine)).toBe(true);
       await guest.init(frozen);
       expect(await guest.output("cat /workspace/file")).toBe("before");
-      const copies = await Promise.all([restored(image), restored(image)]);
+      const copies = await Promise.all([restored(image), started(image)]);
       const guests = await Promise.all(
         copies.map(async ({ place: { address } }, index) => {
           const copy = await DirectGuest.unlock(address, frozen);
@@ -186,6 +194,18 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       await expectNoProcessNames(unused.place.directory);
     });
 
+    test("appends to the files of an image of which it says so, and never goes back in them", async () => {
+      const { machine, guest } = await booted();
+      await guest.output("head -c 100000000 /dev/urandom > /dev/shm/block");
+      const image = await imageDir();
+      await guest.freeze();
+      guest.close();
+      const files = bed.driver.info.growingFiles.map((name) => join(image, name));
+      const reading = new Checksums();
+      await reading.following(files, () => bed.driver.checkpoint(machine, image));
+      for (const file of files) expect(await reading.of(file)).toEqual(await new Checksums().of(file));
+    });
+
     test("leaves no half image when a checkpoint fails", async () => {
       const { machine } = await booted();
       await bed.driver.kill(machine.place);
@@ -199,6 +219,11 @@ export function describeDriver(name: string, open: (stateDir: string) => Promise
       await expect(bed.driver.restore(machine, join(stateDir, "no-such-image"))).rejects.toThrow(/restore/);
       await bed.driver.kill(machine.place);
       expect(bed.driver.adopt(machine)).toBe(false);
+      const fresh = await place();
+      await expect(
+        bed.driver.start(bed.root, fresh, LIMITS, join(stateDir, "no-such-image")),
+      ).rejects.toThrow(/restore .* slot/);
+      await expectNoProcessNames(fresh.directory);
     });
 
     test("pauses to no CPU at all, and answers at once when resumed", async () => {

@@ -177,8 +177,8 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
       method: "POST",
       pattern: /^\/v1\/machines\/([^/]+)\/snapshots$/,
       answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
-        const { id: snapshotId, name } = await readJson(incoming, createSnapshotSchema);
-        json(outgoing, 201, await machines.snapshot(id, snapshotId, name));
+        const { id: snapshotId, ...options } = await readJson(incoming, createSnapshotSchema);
+        json(outgoing, 201, await machines.snapshot(id, snapshotId, options));
       },
     },
     {

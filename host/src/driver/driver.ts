@@ -41,6 +41,8 @@ export interface DriverInfo {
   version: string;
   /** systrap, ptrace, ... */
   acceleration: string;
+  /** Files of an image that this build writes from front to back and never changes afterwards. */
+  growingFiles: readonly string[];
 }
 
 /**
@@ -75,6 +77,14 @@ export interface Driver {
   prime(prepared: MachineHandle): Promise<void>;
   /** Restores an image into a prepared machine. */
   restore(prepared: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
+  /** Starts a machine from an image: less work than {@link Driver.prepare} and {@link Driver.restore} where none is prepared. */
+  start(
+    root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    imageDir: string,
+    signal?: AbortSignal,
+  ): Promise<MachineHandle>;
   /** Stops all execution in RAM; 0 CPU afterwards. */
   pause(machine: MachineHandle): Promise<void>;
   resume(machine: MachineHandle): void;

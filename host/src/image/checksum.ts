@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 
 export interface Checksum {
@@ -16,27 +17,48 @@ const { parentPort } = require("node:worker_threads");
 const { createHash } = require("node:crypto");
 const { closeSync, openSync, readSync } = require("node:fs");
 const buffer = Buffer.allocUnsafeSlow(256 * 1024);
-parentPort.on("message", ({ ticket, path }) => {
+const begun = new Map();
+function readOn(path) {
+  let reading = begun.get(path);
+  if (reading === undefined) {
+    reading = { file: openSync(path, "r"), hash: createHash("sha256"), size: 0 };
+    begun.set(path, reading);
+  }
+  for (let length; (length = readSync(reading.file, buffer)) > 0; reading.size += length)
+    reading.hash.update(buffer.subarray(0, length));
+  return reading;
+}
+function end(path) {
+  const reading = begun.get(path);
+  begun.delete(path);
+  if (reading !== undefined) closeSync(reading.file);
+}
+parentPort.on("message", ({ ticket, verb, path }) => {
   try {
-    const file = openSync(path, "r");
-    try {
-      const hash = createHash("sha256");
-      let size = 0;
-      for (let length; (length = readSync(file, buffer)) > 0; size += length) hash.update(buffer.subarray(0, length));
-      parentPort.postMessage({ ticket, size, sha256: hash.digest("hex") });
-    } finally {
-      closeSync(file);
+    if (verb === "forget") end(path);
+    else {
+      const { hash, size } = readOn(path);
+      if (verb === "read on") parentPort.postMessage({ ticket });
+      else {
+        end(path);
+        parentPort.postMessage({ ticket, size, sha256: hash.digest("hex") });
+      }
     }
   } catch (error) {
+    end(path);
     parentPort.postMessage({ ticket, error });
   }
 });
 `;
 
-type Answer = { ticket: number } & (Checksum | { error: Error });
+/** How often what was written meanwhile is read. */
+const FOLLOW_INTERVAL_MS = 10;
+
+type Verb = "finish" | "read on" | "forget";
+type Answer = { ticket: number } & (Checksum | { error: Error } | { size?: undefined });
 
 interface Waiting {
-  resolve: (checksum: Checksum) => void;
+  resolve: (checksum: Checksum | undefined) => void;
   reject: (error: Error) => void;
 }
 
@@ -47,13 +69,48 @@ export class Checksums {
   #worker: Worker | undefined;
 
   /** Size and SHA-256 of a file. @throws what the file system throws */
-  of(path: string): Promise<Checksum> {
+  async of(path: string): Promise<Checksum> {
+    const checksum = await this.#ask("finish", path);
+    if (checksum === undefined)
+      throw new Error(`the thread that reads images did not say what ${path} holds`);
+    return checksum;
+  }
+
+  /**
+   * Reads files while `write` writes them, so that {@link Checksums.of} has only the rest to read afterwards. They must grow
+   * at their end alone: what has been read is not looked at again.
+   */
+  async following<T>(paths: readonly string[], write: () => Promise<T>): Promise<T> {
+    const done = new AbortController();
+    const reading = this.#readOn(paths, done.signal);
+    try {
+      return await write();
+    } finally {
+      done.abort();
+      await reading;
+    }
+  }
+
+  /** Files that were followed and whose checksums nobody will ask for. */
+  forget(paths: readonly string[]): void {
+    for (const path of paths) this.#worker?.postMessage({ verb: "forget", path }, []);
+  }
+
+  async #readOn(paths: readonly string[], done: AbortSignal): Promise<void> {
+    while (paths.length > 0 && !done.aborted) {
+      await delay(FOLLOW_INTERVAL_MS, undefined, { signal: done }).catch(() => {});
+      // One that is not there yet, or cannot be read, is read when its checksum is asked for.
+      for (const path of paths) if (!done.aborted) await this.#ask("read on", path).catch(() => {});
+    }
+  }
+
+  #ask(verb: Verb, path: string): Promise<Checksum | undefined> {
     return new Promise((resolve, reject) => {
       const ticket = (this.#tickets += 1);
       this.#waiting.set(ticket, { resolve, reject });
       this.#worker ??= this.#start();
       this.#worker.ref();
-      this.#worker.postMessage({ ticket, path }, []);
+      this.#worker.postMessage({ ticket, verb, path }, []);
     });
   }
 
@@ -64,7 +121,10 @@ export class Checksums {
       this.#waiting.delete(answer.ticket);
       if (this.#waiting.size === 0) worker.unref();
       if ("error" in answer) waiting?.reject(answer.error);
-      else waiting?.resolve({ size: answer.size, sha256: answer.sha256 });
+      else
+        waiting?.resolve(
+          answer.size === undefined ? undefined : { size: answer.size, sha256: answer.sha256 },
+        );
     });
     worker.on("error", (error) => this.#failAll(error));
     worker.on("exit", () => {

@@ -1,4 +1,4 @@
-import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
@@ -12,8 +12,11 @@ const fileSchema = z.object({ name: z.string(), size: z.number().int(), sha256: 
 const manifestSchema = z.object({
   format: z.literal(1),
   id: z.string(),
-  /** `hibernation`: the one image a sleeping machine wakes from, consumed once. `snapshot`: kept until deleted. */
-  kind: z.enum(["hibernation", "snapshot"]),
+  /**
+   * `hibernation`: the one image a sleeping machine wakes from, consumed once. `snapshot`: kept until deleted. `fork`: there
+   * for the children of one fork, and no longer than this process.
+   */
+  kind: z.enum(["hibernation", "snapshot", "fork"]),
   machine_id: z.string(),
   tenant: z.string(),
   generation: z.number().int(),
@@ -38,6 +41,7 @@ const manifestSchema = z.object({
   }),
   name: z.string().nullable(),
   created_at: z.string(),
+  /** None of a fork's, which is not checked. */
   files: z.array(fileSchema),
   size_bytes: z.number().int(),
 });
@@ -53,6 +57,9 @@ const IMAGE_ID = /^[a-z0-9]{20,64}$/;
 /**
  * Images of machines, a directory each: `<id>/manifest.json` and `<id>/data/`. One is written under a temporary name,
  * synced, checksummed and renamed: the rename is the moment at which it exists.
+ *
+ * A fork's lives for the seconds in which its children are made. It is read back from memory, where it has just been written,
+ * and a host that dies takes the fork with it: so it is neither synced nor checksummed, and known to this process alone.
  */
 export class ImageStore {
   readonly #directory: string;
@@ -61,6 +68,8 @@ export class ImageStore {
   readonly #committing = new Map<string, Promise<ImageManifest>>();
   /** Checks under way, by image: the children of a fork share one. */
   readonly #verifying = new Map<string, Promise<void>>();
+  /** Images of forks, by id. */
+  readonly #passing = new Map<string, ImageManifest>();
 
   constructor(directory: string) {
     this.#directory = directory;
@@ -75,12 +84,18 @@ export class ImageStore {
   }
 
   /**
-   * Has `write` make a directory with the image's files, which need not be synced, and commits it.
+   * Has `write` make a directory with the image's files, which need not be synced, and commits it. A fork's is only kept.
    *
+   * @param growing names of files that `write` appends to and never changes: they are hashed while they are written
    * @throws whatever `write` throws, or the file system; nothing stays then
    */
-  commit(image: NewImage, write: (dataDir: string) => Promise<void>): Promise<ImageManifest> {
-    const committing = this.#commit(image, write).finally(() => this.#committing.delete(image.id));
+  commit(
+    image: NewImage,
+    write: (dataDir: string) => Promise<void>,
+    growing: readonly string[] = [],
+  ): Promise<ImageManifest> {
+    const made = image.kind === "fork" ? this.#keep(image, write) : this.#commit(image, write, growing);
+    const committing = made.finally(() => this.#committing.delete(image.id));
     this.#committing.set(image.id, committing);
     return committing;
   }
@@ -90,13 +105,18 @@ export class ImageStore {
     return this.#committing.get(id);
   }
 
-  async #commit(image: NewImage, write: (dataDir: string) => Promise<void>): Promise<ImageManifest> {
+  async #commit(
+    image: NewImage,
+    write: (dataDir: string) => Promise<void>,
+    growing: readonly string[],
+  ): Promise<ImageManifest> {
     const unfinished = join(this.#directory, `.${image.id}.unfinished`);
+    const dataDir = join(unfinished, DATA);
+    const followed = growing.map((name) => join(dataDir, name));
     try {
       await rm(unfinished, { recursive: true, force: true });
       await mkdir(unfinished, { recursive: true, mode: 0o700 });
-      const dataDir = join(unfinished, DATA);
-      await writingBack(dataDir, () => write(dataDir));
+      await this.#checksums.following(followed, () => writingBack(dataDir, () => write(dataDir)));
       const names = (await readdir(dataDir)).toSorted();
       const syncing = Promise.all(names.map((name) => sync(join(dataDir, name))));
       syncing.catch(() => {}); // looked at below
@@ -116,14 +136,41 @@ export class ImageStore {
       await sync(this.#directory);
       return manifest;
     } catch (error) {
+      this.#checksums.forget(followed);
       await rm(unfinished, { recursive: true, force: true });
       throw error;
     }
   }
 
+  async #keep(image: NewImage, write: (dataDir: string) => Promise<void>): Promise<ImageManifest> {
+    const directory = this.#passingDir(image.id);
+    try {
+      await rm(directory, { recursive: true, force: true });
+      await mkdir(directory, { recursive: true, mode: 0o700 });
+      const dataDir = join(directory, DATA);
+      await write(dataDir);
+      let sizeBytes = 0;
+      for (const name of await readdir(dataDir)) sizeBytes += (await stat(join(dataDir, name))).size;
+      const created_at = new Date().toISOString();
+      const manifest: ImageManifest = { format: 1, ...image, created_at, files: [], size_bytes: sizeBytes };
+      this.#passing.set(image.id, manifest);
+      return manifest;
+    } catch (error) {
+      await rm(directory, { recursive: true, force: true });
+      throw error;
+    }
+  }
+
+  /** No image's name: what a process leaves goes at the start of the next. */
+  #passingDir(id: string): string {
+    return join(this.#directory, `.${id}.passing`);
+  }
+
   /** The manifest of an image; undefined when there is none. @throws CodedError `image_corrupt` for one that cannot be read */
   async find(id: string): Promise<ImageManifest | undefined> {
     if (!IMAGE_ID.test(id)) return undefined;
+    const passing = this.#passing.get(id);
+    if (passing !== undefined) return passing;
     let text: string;
     try {
       text = await readFile(join(this.#directory, id, MANIFEST), "utf8");
@@ -140,7 +187,7 @@ export class ImageStore {
     }
   }
 
-  /** Every image; one whose manifest cannot be read is told to `onBroken` and left out. */
+  /** Every image but forks'; one whose manifest cannot be read is told to `onBroken` and left out. */
   async list(onBroken: (id: string, error: unknown) => void): Promise<ImageManifest[]> {
     const found: ImageManifest[] = [];
     for (const id of (await readdir(this.#directory)).filter((name) => IMAGE_ID.test(name))) {
@@ -156,7 +203,7 @@ export class ImageStore {
 
   /** Where the driver finds the image's files. */
   dataDir(id: string): string {
-    return join(this.#directory, id, DATA);
+    return join(this.#passing.has(id) ? this.#passingDir(id) : join(this.#directory, id), DATA);
   }
 
   /** Reads every file and compares; callers at the same time share one reading. @throws CodedError `image_corrupt` naming the file */
@@ -194,9 +241,10 @@ export class ImageStore {
   async remove(id: string): Promise<void> {
     if (!IMAGE_ID.test(id)) return;
     const grave = join(this.#directory, `.${id}.removing`);
+    const place = this.#passing.delete(id) ? this.#passingDir(id) : join(this.#directory, id);
     await rm(grave, { recursive: true, force: true }); // of a removal that was interrupted
     try {
-      await rename(join(this.#directory, id), grave);
+      await rename(place, grave);
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
     }

@@ -16,6 +16,7 @@ import { isDoomed } from "../process-identity.ts";
 import { HeldState } from "./held-state.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import type { Live, Phase } from "./phase.ts";
+import type { SnapshotOptions } from "./snapshots.ts";
 import { adoptAsleep, adoptStanding, findImage } from "./transition/adopt.ts";
 import { create } from "./transition/create.ts";
 import { end, endInBackground, endLeftover } from "./transition/end.ts";
@@ -156,9 +157,9 @@ export class HeldMachine {
   }
 
   /** Writes a snapshot, waking it first; it then goes on. The same snapshot id again answers the one that exists. */
-  async snapshot(snapshotId: string, name: string | null): Promise<MachineSnapshot> {
+  async snapshot(snapshotId: string, options: SnapshotOptions = {}): Promise<MachineSnapshot> {
     while (this.phase.name !== "running") await this.awaken();
-    return snapshot(this.#state, this.phase.live, snapshotId, name);
+    return snapshot(this.#state, this.phase.live, snapshotId, options);
   }
 
   /** Ends it and removes every trace of it. Legal in every phase: pre-empts what is under way, joins an ending. */

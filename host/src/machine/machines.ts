@@ -19,7 +19,7 @@ import type { MachineParts } from "./machine-parts.ts";
 import { endedError, toMachine } from "./machine-record.ts";
 import { newEntry } from "./new-entry.ts";
 import type { Phase } from "./phase.ts";
-import { requireSnapshot, toSnapshot } from "./snapshots.ts";
+import { requireSnapshot, type SnapshotOptions, toSnapshot } from "./snapshots.ts";
 import { withoutSecrets } from "./without-secrets.ts";
 
 /** How often a machine is looked at that somebody waits for to stand still. */
@@ -172,9 +172,9 @@ export class Machines {
   }
 
   /** Writes a snapshot of a machine, which then goes on. The same snapshot id again answers the one that exists. */
-  async snapshot(id: string, snapshotId: string, name: string | null): Promise<MachineSnapshot> {
+  async snapshot(id: string, snapshotId: string, options: SnapshotOptions = {}): Promise<MachineSnapshot> {
     const known = await this.#parts.images.find(snapshotId);
-    if (known === undefined) return this.#require(id).snapshot(snapshotId, name);
+    if (known === undefined) return this.#require(id).snapshot(snapshotId, options);
     if (known.machine_id !== id)
       throw new CodedError("conflict", `snapshot ${snapshotId} exists and is of another sandbox than ${id}`);
     return toSnapshot(known);

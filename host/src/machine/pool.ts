@@ -102,9 +102,7 @@ export class Pool {
         const late = standard ? this.#takeReady() : undefined;
         if (late !== undefined) return late;
         const shell = standard ? this.#takeShell() : undefined;
-        return shell === undefined
-          ? await this.#fromNothing(diskMib, "cold", signal)
-          : await this.#fill(shell, "shell", signal);
+        return await this.#fill(shell, diskMib, shell === undefined ? "cold" : "shell", signal);
       });
     } finally {
       this.#acquiring -= 1;
@@ -113,13 +111,18 @@ export class Pool {
     }
   }
 
-  /** Hands out an empty machine to restore another image of this template into. The caller owns it from then on. */
-  async empty(diskMib: number, signal: AbortSignal): Promise<MachineHandle> {
-    const shell = diskMib === this.#options.diskMib ? this.#takeShell() : undefined;
-    this.#lastAsked = this.#options.clock.monotonic();
+  /**
+   * Restores another image that stands on this template, into an empty process where one waits. The caller owns the machine
+   * from then on. @throws why it failed; nothing of it stays then
+   */
+  async restore(diskMib: number, imageDir: string, signal: AbortSignal): Promise<MachineHandle> {
+    this.#acquiring += 1;
     try {
-      return shell ?? (await this.#prepare(diskMib, signal));
+      const shell = diskMib === this.#options.diskMib ? this.#takeShell() : undefined;
+      return await this.#restore(shell, diskMib, imageDir, signal);
     } finally {
+      this.#acquiring -= 1;
+      this.#lastAsked = this.#options.clock.monotonic();
       this.#refill();
     }
   }
@@ -204,16 +207,36 @@ export class Pool {
     }
   }
 
-  /** Restores the golden snapshot into an empty process and waits for the guest's first answer. */
+  async #restore(
+    shell: MachineHandle | undefined,
+    diskMib: number,
+    imageDir: string,
+    signal: AbortSignal,
+  ): Promise<MachineHandle> {
+    const { slots, driver, template, limits } = this.#options;
+    const place = shell?.place ?? (await slots.make(diskMib, "internet"));
+    try {
+      if (shell === undefined)
+        return await driver.start(template.golden.root, place, limits, imageDir, signal);
+      await driver.restore(shell, imageDir, signal);
+      return shell;
+    } catch (error) {
+      await slots.clear(place.slot);
+      throw error;
+    }
+  }
+
+  /** Restores the golden snapshot and waits for the guest's first answer. */
   async #fill(
-    handle: MachineHandle,
+    shell: MachineHandle | undefined,
+    diskMib: number,
     source: PristineMachine["source"],
     signal: AbortSignal,
   ): Promise<PristineMachine> {
-    const { driver, slots, template } = this.#options;
+    const { slots, template } = this.#options;
+    const handle = await this.#restore(shell, diskMib, template.golden.imageDir, signal);
     const guest = new GuestClient(handle.place.address);
     try {
-      await driver.restore(handle, template.golden.imageDir, signal);
       const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
       if (!locked) throw new Error(`the machine restored in slot ${handle.place.slot} is not locked`);
       if (source !== "pool") return { handle, guest, source, machineId: undefined };
@@ -225,14 +248,6 @@ export class Pool {
       await slots.clear(handle.place.slot);
       throw error;
     }
-  }
-
-  async #fromNothing(
-    diskMib: number,
-    source: PristineMachine["source"],
-    signal: AbortSignal,
-  ): Promise<PristineMachine> {
-    return this.#fill(await this.#prepare(diskMib, signal), source, signal);
   }
 
   /** As many as were asked for lately, within bounds, so that the next burst of that size finds them waiting. */
@@ -267,10 +282,7 @@ export class Pool {
             this.#shells.push(await this.#prime(await this.#prepare(diskMib, signal)));
             return;
           }
-          const shell = this.#takeShell();
-          const member = await (shell === undefined
-            ? this.#fromNothing(diskMib, "pool", signal)
-            : this.#fill(shell, "pool", signal));
+          const member = await this.#fill(this.#takeShell(), diskMib, "pool", signal);
           try {
             await driver.pause(member.handle);
             this.#ready.push(member);

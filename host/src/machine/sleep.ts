@@ -6,15 +6,21 @@ import type { MachineEntry } from "../journal.ts";
 import { checkImageFits, type Headroom } from "./capacity.ts";
 import { GuestClient } from "./guest-client.ts";
 
-/** Supplies empty machines, ready to restore an image of that template into. */
-export interface EmptyMachineSource {
-  empty(templateHash: string, diskMib: number, signal: AbortSignal): Promise<MachineHandle>;
+/** Where images are restored to. */
+export interface RestoreTarget {
+  /** Restores an image that stands on this template, into an empty machine where one waits. On an error nothing stays. */
+  restore(
+    templateHash: string,
+    diskMib: number,
+    imageDir: string,
+    signal: AbortSignal,
+  ): Promise<MachineHandle>;
 }
 
 export interface SleepOptions {
   driver: Driver;
   images: ImageStore;
-  source: EmptyMachineSource;
+  target: RestoreTarget;
   clear: (slot: number) => Promise<void>;
   headroom: () => Headroom;
   log: Log;
@@ -67,7 +73,7 @@ export class Sleep {
       signal.removeEventListener("abort", cut);
     }
     signal.throwIfAborted();
-    const { name, version, acceleration } = driver.info;
+    const { name, version, acceleration, growingFiles } = driver.info;
     return images.commit(
       {
         ...image,
@@ -92,17 +98,18 @@ export class Sleep {
         if (image.kind === "hibernation") await driver.pause(machine.handle);
         onCopied();
       },
+      growingFiles,
     );
   }
 
   /**
-   * Restores an image into an empty machine and waits for the guest's first answer. The image's checksums are read
+   * Restores an image and waits for the guest's first answer. The image's checksums are read
    * meanwhile; the machine is handed out only when they hold.
    *
    * @throws CodedError `image_corrupt`, `image_incompatible`, or what failed; nothing stays then
    */
   async restore(manifest: ImageManifest, signal: AbortSignal): Promise<Restored> {
-    const { driver, images, source, clear } = this.#options;
+    const { images, target, clear } = this.#options;
     this.checkCompatible(manifest);
     const damaged = new AbortController();
     const verified = images.verify(manifest);
@@ -111,9 +118,9 @@ export class Sleep {
     let handle: MachineHandle | undefined;
     let guest: GuestClient | undefined;
     try {
-      handle = await source.empty(manifest.template_hash, manifest.disk_mb, either);
+      const imageDir = images.dataDir(manifest.id);
+      handle = await target.restore(manifest.template_hash, manifest.disk_mb, imageDir, either);
       guest = new GuestClient(handle.place.address);
-      await driver.restore(handle, images.dataDir(manifest.id), either);
       const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, either);
       if (!locked)
         throw new CodedError("internal", `the machine restored from image ${manifest.id} is not locked`);

@@ -5,13 +5,17 @@ import { CodedError } from "@torpor/protocol";
 import type { CgroupTree } from "../cgroup.ts";
 import type { Driver, MachinePlace } from "../driver/driver.ts";
 import { MAX_SLOT } from "../network/address-plan.ts";
-import type { Egress, Router } from "../network/router.ts";
+import type { Egress, Router, SlotNetwork } from "../network/router.ts";
 
 /** Clearing one is some ten short processes. */
 const SWEEP_WIDTH = 4;
 
+/** What is made ahead may go anywhere, as most machines may; nothing runs in it yet. */
+const AHEAD_EGRESS: Egress = "internet";
+const LAPSE_MS = 10_000;
+
 export interface SlotsOptions {
-  router: Pick<Router, "addSlot" | "removeSlot" | "slotsInPlace">;
+  router: Pick<Router, "addSlot" | "removeSlot" | "setEgress" | "slotsInPlace">;
   driver: Pick<Driver, "kill" | "stop">;
   cgroups: Pick<CgroupTree, "children">;
   /** Parent of the machines' directories. */
@@ -29,6 +33,11 @@ export class Slots {
   readonly #taken = new Set<number>();
   /** Unclaimed ones that could not be cleared: nobody's, and not to be given out. */
   readonly #stuck = new Set<number>();
+  /** Of slots that are nobody's any more. None rejects. */
+  readonly #tidying = new Set<Promise<void>>();
+  /** Taken for places that will be asked for. */
+  readonly #ahead: { slot: number; network: Promise<SlotNetwork> }[] = [];
+  #lapse: NodeJS.Timeout | undefined;
   #next = 1;
 
   constructor(options: SlotsOptions) {
@@ -47,18 +56,44 @@ export class Slots {
 
   /** A fresh place. On an error nothing of it stays. @throws CodedError `capacity_exhausted` */
   async make(diskMib: number, egress: Egress): Promise<MachinePlace> {
-    const slot = this.#pick();
+    const { router } = this.#options;
+    const ahead = this.#ahead.shift();
+    const slot = ahead?.slot ?? this.#pick();
     const directory = this.#directoryOf(slot);
     try {
       const [network] = await Promise.all([
-        this.#options.router.addSlot(slot, egress),
+        ahead?.network ?? router.addSlot(slot, egress),
         mkdir(directory, { recursive: true, mode: 0o700 }),
       ]);
+      if (ahead !== undefined && egress !== AHEAD_EGRESS) await router.setEgress(slot, egress);
       return { slot, directory, netns: network.netns, address: network.address, diskMib };
     } catch (error) {
       await this.clear(slot);
       throw error;
     }
+  }
+
+  /**
+   * Begins to make the networks of places that will be asked for in a moment, which is mostly waiting. Those that nobody has
+   * taken after ten seconds are removed.
+   */
+  expect(count: number): void {
+    for (let index = 0; index < count && this.#taken.size < MAX_SLOT; index++) {
+      const slot = this.#pick();
+      const network = this.#options.router.addSlot(slot, AHEAD_EGRESS);
+      network.catch(() => {}); // told to whoever takes it
+      this.#ahead.push({ slot, network });
+    }
+    clearTimeout(this.#lapse);
+    this.#lapse = setTimeout(() => this.#dropAhead(), LAPSE_MS).unref();
+  }
+
+  #dropAhead(): void {
+    for (const { slot, network } of this.#ahead.splice(0))
+      this.#tidyBehind(
+        network.catch(() => {}).then(() => this.clear(slot)),
+        slot,
+      );
   }
 
   /**
@@ -77,6 +112,30 @@ export class Slots {
     await rm(directory, { recursive: true, force: true });
     this.#taken.delete(slot);
     this.#stuck.delete(slot);
+  }
+
+  /**
+   * As {@link Slots.clear}, but answers once its last process is gone: network and files go behind the caller's back. The
+   * slot is nobody's from then on, and given out anew once it is clear; one that cannot be cleared is left to the sweep.
+   *
+   * @throws what kept its processes from being ended; the slot is still the caller's then
+   */
+  async release(slot: number): Promise<void> {
+    await this.#options.driver.stop(this.placeOf(slot, "", 0));
+    this.#tidyBehind(this.clear(slot), slot);
+  }
+
+  #tidyBehind(clearing: Promise<void>, slot: number): void {
+    const tidying = clearing
+      .catch(() => void this.#stuck.add(slot)) // the sweep tries again, and says why
+      .finally(() => this.#tidying.delete(tidying));
+    this.#tidying.add(tidying);
+  }
+
+  /** Removes what was made ahead and not taken, and waits until no slot is being cleared behind its caller. Never rejects. */
+  async tidyUp(): Promise<void> {
+    this.#dropAhead();
+    await Promise.all(this.#tidying);
   }
 
   /** Ends whatever runs in a slot and takes its network away; its files stay, and so does the claim on it. Idempotent. */

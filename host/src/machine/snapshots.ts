@@ -1,6 +1,12 @@
 import { CodedError, type MachineSnapshot } from "@torpor/protocol";
 import type { ImageManifest, ImageStore } from "../image/image-store.ts";
 
+export interface SnapshotOptions {
+  name?: string | null;
+  /** Machines that will be made from it at once, see protocol `createSnapshotSchema`. Default 0. */
+  copies?: number;
+}
+
 /** Wire form of a snapshot's manifest, without its secrets. */
 export function toSnapshot(manifest: ImageManifest): MachineSnapshot {
   const {
@@ -46,6 +52,6 @@ export function snapshotNotFound(id: string): CodedError {
 /** @throws CodedError `snapshot_not_found`; `image_corrupt` when its manifest cannot be read */
 export async function requireSnapshot(images: ImageStore, id: string): Promise<ImageManifest> {
   const manifest = await images.find(id);
-  if (manifest === undefined || manifest.kind !== "snapshot") throw snapshotNotFound(id);
+  if (manifest === undefined || manifest.kind === "hibernation") throw snapshotNotFound(id);
   return manifest;
 }

@@ -5,7 +5,7 @@ import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } fr
 import { bakeGolden, findGolden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
 import type { MachineSource } from "./machine-parts.ts";
-import type { EmptyMachineSource } from "./sleep.ts";
+import type { RestoreTarget } from "./sleep.ts";
 import { Pool, type PristineMachine } from "./pool.ts";
 import type { Slots } from "./slots.ts";
 
@@ -36,7 +36,7 @@ interface OpenPool {
 }
 
 /** Templates ready to make machines from: each name's current build, its golden snapshot and its pool. */
-export class TemplatePools implements MachineSource, EmptyMachineSource {
+export class TemplatePools implements MachineSource, RestoreTarget {
   readonly #options: TemplatePoolsOptions;
   /** By template name. */
   readonly #open = new Map<string, Promise<OpenPool>>();
@@ -70,11 +70,16 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
   }
 
   /** From the pool that serves this build of a template, else made on the spot: an older build has no pool any more. */
-  async empty(templateHash: string, diskMib: number, signal: AbortSignal): Promise<MachineHandle> {
+  async restore(
+    templateHash: string,
+    diskMib: number,
+    imageDir: string,
+    signal: AbortSignal,
+  ): Promise<MachineHandle> {
     const { store, slots, driver, limits, restoreGate } = this.#options;
     for (const opening of this.#open.values()) {
       const open = await opening.catch(() => undefined);
-      if (open?.template.hash === templateHash) return open.pool.empty(diskMib, signal);
+      if (open?.template.hash === templateHash) return open.pool.restore(diskMib, imageDir, signal);
     }
     const template = await store.find(templateHash);
     const golden =
@@ -89,7 +94,7 @@ export class TemplatePools implements MachineSource, EmptyMachineSource {
     return restoreGate.run(async () => {
       const place = await slots.make(diskMib, "internet");
       try {
-        return await driver.prepare(golden.root, place, limits, signal);
+        return await driver.start(golden.root, place, limits, imageDir, signal);
       } catch (error) {
         await slots.clear(place.slot);
         throw error;

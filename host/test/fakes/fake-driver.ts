@@ -41,7 +41,12 @@ export const IMAGE_FILE = "pages.img";
 
 /** Runs no machines but keeps the books a runtime would, and a guest agent on a loopback address for each. */
 export class FakeDriver implements Driver {
-  readonly info: DriverInfo = { name: "gvisor", version: "fake", acceleration: "systrap" };
+  readonly info: DriverInfo = {
+    name: "gvisor",
+    version: "fake",
+    acceleration: "systrap",
+    growingFiles: [IMAGE_FILE],
+  };
   /** Machines in place by slot, dead ones too: until `kill` they are a leak. */
   readonly machines = new Map<number, FakeMachine>();
   /** Every slot a guest was ever restored in, in order. */
@@ -137,6 +142,18 @@ export class FakeDriver implements Driver {
       () => this.runningExecs,
       !this.restoresUnlocked,
     );
+  }
+
+  async start(
+    root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    imageDir: string,
+    signal?: AbortSignal,
+  ): Promise<MachineHandle> {
+    const handle = await this.prepare(root, place, limits, signal);
+    await this.restore(handle, imageDir, signal);
+    return handle;
   }
 
   async pause({ place }: MachineHandle): Promise<void> {

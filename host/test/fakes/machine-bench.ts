@@ -84,11 +84,17 @@ export class MachineBench {
     const sleep = new Sleep({
       driver: this.driver,
       images: this.images,
-      source: {
-        empty: async (_hash, diskMib, signal) => {
+      target: {
+        restore: async (_hash, diskMib, imageDir, signal) => {
           const place = await this.slots.make(diskMib, "internet");
           try {
-            return await this.driver.prepare({ imagePath: "" }, place, { cpu: 1, memoryMib: 1 }, signal);
+            return await this.driver.start(
+              { imagePath: "" },
+              place,
+              { cpu: 1, memoryMib: 1 },
+              imageDir,
+              signal,
+            );
           } catch (error) {
             await this.slots.clear(place.slot);
             throw error;

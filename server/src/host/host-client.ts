@@ -136,7 +136,7 @@ export class HostClient {
   /** Writes a snapshot; the machine goes on. The same snapshot id again gives the one that exists. */
   takeSnapshot(
     machine: OwnedMachine,
-    snapshot: { id: string; name: string | null },
+    snapshot: { id: string; name: string | null; copies: number },
   ): Promise<MachineSnapshot> {
     return this.#json("POST", `${machinePath(machine)}/snapshots`, {
       body: jsonBody(snapshot),

@@ -32,7 +32,7 @@ export async function fork(
   request: ForkRequest,
   isAbandoned: () => boolean,
 ): Promise<ForkChild[]> {
-  return await snapshots.during(scope, id, async (snapshot, parent) => {
+  return await snapshots.during(scope, id, request.count, async (snapshot, parent) => {
     const plan = childPlan(parent, snapshot, request, clock.now());
     const children: ForkChild[] = [];
     let next = 0;

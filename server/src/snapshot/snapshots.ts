@@ -16,6 +16,8 @@ export interface SnapshotsOptions {
 
 export interface TakeOptions {
   kind: "user" | "fork";
+  /** Children of a fork. Default 0. */
+  copies?: number;
   name: string | null;
   retentionSeconds: number | null;
 }
@@ -39,7 +41,7 @@ export class Snapshots {
   async take(
     scope: TenantScope,
     sandboxId: string,
-    { kind, name, retentionSeconds }: TakeOptions,
+    { kind, copies = 0, name, retentionSeconds }: TakeOptions,
   ): Promise<{ snapshot: SnapshotRecord; sandbox: SandboxRecord }> {
     const { store, sandboxes, clock } = this.#options;
     const { record: sandbox, host } = await sandboxes.requireRunning(scope, sandboxId);
@@ -64,7 +66,7 @@ export class Snapshots {
       expires_at: retentionSeconds === null ? null : createdAt + retentionSeconds * 1_000,
     });
     try {
-      const made = await host.client.takeSnapshot(sandbox, { id: intent.id, name });
+      const made = await host.client.takeSnapshot(sandbox, { id: intent.id, name, copies });
       const snapshot = await store.finish(intent, {
         sizeBytes: made.size_bytes,
         generation: made.generation,
@@ -113,13 +115,19 @@ export class Snapshots {
     }
   }
 
-  /** Takes one for as long as `use` runs. */
+  /** Takes one for as long as `use` runs, which makes so many copies. */
   async during<T>(
     scope: TenantScope,
     sandboxId: string,
+    copies: number,
     use: (snapshot: SnapshotRecord, sandbox: SandboxRecord) => Promise<T>,
   ): Promise<T> {
-    const taken = await this.take(scope, sandboxId, { kind: "fork", name: null, retentionSeconds: null });
+    const taken = await this.take(scope, sandboxId, {
+      kind: "fork",
+      copies,
+      name: null,
+      retentionSeconds: null,
+    });
     try {
       return await use(taken.snapshot, taken.sandbox);
     } finally {

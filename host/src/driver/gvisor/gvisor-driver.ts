@@ -26,6 +26,9 @@ const MEMORY_OVERHEAD_MIB = 128;
 /** Threads of sentry, gofer and systrap's stubs: a fork bomb inside must meet the inner limit long before this one. */
 const PIDS_LIMIT = 8192;
 
+/** The build of which it is known that it writes an image's memory in one go; later ones write it at several places at once. */
+const SEQUENTIAL_BUILD = "20240729";
+
 /** The same tree gives the same image but for the time it was made, which nothing reads: snapshots stand on it. */
 const FIXED_UUID = ["-U", "00000000-0000-4000-8000-000000000000"];
 
@@ -53,7 +56,13 @@ export class GvisorDriver implements Driver {
   constructor(options: GvisorDriverOptions) {
     this.#options = options;
     this.#disks = new DiskImages(options.cacheDir);
-    this.info = { name: "gvisor", version: options.runsc.version, acceleration: options.platform };
+    const { version } = options.runsc;
+    this.info = {
+      name: "gvisor",
+      version,
+      acceleration: options.platform,
+      growingFiles: version.includes(SEQUENTIAL_BUILD) ? ["pages.img"] : [],
+    };
   }
 
   async packRoot(rootfsDir: string, imagePath: string, signal?: AbortSignal): Promise<MachineRoot> {
@@ -91,7 +100,7 @@ export class GvisorDriver implements Driver {
     limits: MachineLimits,
     signal?: AbortSignal,
   ): Promise<MachineHandle> {
-    return this.#start("run", root, place, limits, signal);
+    return this.#start("boot", ["run", "-detach"], root, place, limits, signal);
   }
 
   async prepare(
@@ -100,11 +109,23 @@ export class GvisorDriver implements Driver {
     limits: MachineLimits,
     signal?: AbortSignal,
   ): Promise<MachineHandle> {
-    return this.#start("create", root, place, limits, signal);
+    return this.#start("prepare", ["create"], root, place, limits, signal);
+  }
+
+  async start(
+    root: MachineRoot,
+    place: MachinePlace,
+    limits: MachineLimits,
+    imageDir: string,
+    signal?: AbortSignal,
+  ): Promise<MachineHandle> {
+    const command = ["restore", "-detach", "-image-path", imageDir];
+    return this.#start(`restore ${imageDir} into`, command, root, place, limits, signal);
   }
 
   async #start(
-    verb: "run" | "create",
+    verb: string,
+    command: readonly string[],
     root: MachineRoot,
     place: MachinePlace,
     limits: MachineLimits,
@@ -134,7 +155,7 @@ export class GvisorDriver implements Driver {
       await this.#launch(
         place,
         { disk: true, join: cgroup.joinFiles },
-        [verb, ...(verb === "run" ? ["-detach"] : []), "-bundle", directory, "-pid-file", pidFile, id],
+        [...command, "-bundle", directory, "-pid-file", pidFile, id],
         signal,
       );
       const process = processIdentity(Number(await readFile(pidFile, "utf8")));
@@ -146,7 +167,7 @@ export class GvisorDriver implements Driver {
       return { place, process };
     } catch (error) {
       await this.kill(place);
-      throw startFailure(verb === "run" ? "boot" : "prepare", place, error);
+      throw startFailure(verb, place, error);
     }
   }
 

@@ -4,7 +4,7 @@ import type { HeldState } from "../held-state.ts";
 import type { Live } from "../phase.ts";
 import { momentOf } from "../boot-moment.ts";
 import { newImageId } from "../sleep.ts";
-import { toSnapshot } from "../snapshots.ts";
+import { type SnapshotOptions, toSnapshot } from "../snapshots.ts";
 import { unlockAgain } from "../unlock.ts";
 import { failInBackground } from "./fail.ts";
 
@@ -12,6 +12,9 @@ import { failInBackground } from "./fail.ts";
 const ANSWER_TIMEOUT_MS = 5000;
 /** What a freeze cuts off is broken for its caller, but for streams, which are gone on with: so much is waited for others. */
 const FINISH_WITHIN_MS = 2000;
+
+/** So many children of a fork are made beside each other. */
+const COPIES_AT_ONCE = 8;
 
 /** Puts a running machine to storage; a failure leaves it running. */
 export function hibernate(held: HeldState, live: Live, cause?: "ttl"): Promise<void> {
@@ -60,14 +63,14 @@ async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Pro
 }
 
 /**
- * It sleeps in its image; what of it stands in `slot` goes, now or by the watch. The journal must not name the slot any
- * more: it will be another's.
+ * It sleeps in its image; what runs of it in `slot` ends, now or by the watch, and the rest of the slot goes by itself. The
+ * journal must not name the slot any more: it will be another's.
  */
 export async function rest(held: HeldState, slot: number | null): Promise<void> {
   const { slots, journal, log } = held.parts;
   let uncleared = slot;
   try {
-    if (slot !== null) await slots.clear(slot);
+    if (slot !== null) await slots.release(slot);
     uncleared = null;
   } catch (error) {
     log.error(
@@ -86,9 +89,9 @@ export async function snapshot(
   held: HeldState,
   live: Live,
   snapshotId: string,
-  name: string | null,
+  { name = null, copies = 0 }: SnapshotOptions,
 ): Promise<MachineSnapshot> {
-  const { sleep, journal, images } = held.parts;
+  const { sleep, journal, images, slots } = held.parts;
   let writing: Promise<ImageManifest> | undefined;
   await held.move("snapshot", live, async (signal) => {
     try {
@@ -99,8 +102,9 @@ export async function snapshot(
       }
       held.entry.state = "snapshotting";
       journal.commit(held.entry);
+      slots.expect(Math.min(copies, COPIES_AT_ONCE));
       await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
-      const image = { id: snapshotId, kind: "snapshot", name } as const;
+      const image = { id: snapshotId, kind: copies > 0 ? "fork" : "snapshot", name } as const;
       // It goes on as soon as its memory is copied; whether the copy is whole and durable is waited for below.
       await new Promise<void>((resolve, reject) => {
         writing = sleep.write(held.entry, live, image, signal, resolve);
