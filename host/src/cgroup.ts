@@ -140,20 +140,24 @@ export class Cgroup {
     return this.#directories().map((directory) => join(directory, "cgroup.procs"));
   }
 
-  /** Changes the limits of a living group. */
-  limit({ cpu, memoryMib, pids }: CgroupLimits): void {
+  /** Changes the limits of a living group; those of `known`, which hold already, are not written again. */
+  limit({ cpu, memoryMib, pids }: CgroupLimits, known?: CgroupLimits): void {
+    if (cpu !== known?.cpu) this.#limitCpu(cpu, known === undefined);
+    if (memoryMib !== known?.memoryMib) {
+      const file = this.#version === 2 ? "memory.max" : "memory.limit_in_bytes";
+      this.#write("memory", file, String(memoryMib * 1024 * 1024));
+    }
+    if (pids !== known?.pids) this.#write("pids", "pids.max", String(pids));
+  }
+
+  #limitCpu(cpu: number, setPeriod: boolean): void {
     const periodUs = 100_000;
     const quotaUs = Math.max(1000, Math.round(cpu * periodUs));
-    const bytes = String(memoryMib * 1024 * 1024);
-    if (this.#version === 2) {
-      this.#write("cpu", "cpu.max", `${quotaUs} ${periodUs}`);
-      this.#write("memory", "memory.max", bytes);
-    } else {
-      this.#write("cpu", "cpu.cfs_period_us", String(periodUs));
+    if (this.#version === 2) this.#write("cpu", "cpu.max", `${quotaUs} ${periodUs}`);
+    else {
+      if (setPeriod) this.#write("cpu", "cpu.cfs_period_us", String(periodUs));
       this.#write("cpu", "cpu.cfs_quota_us", String(quotaUs));
-      this.#write("memory", "memory.limit_in_bytes", bytes);
     }
-    this.#write("pids", "pids.max", String(pids));
   }
 
   /** Takes its CPU limit off for a while. Answers what puts it back, unless it was changed meanwhile. */

@@ -154,6 +154,39 @@ describe("a pool", () => {
       expect(pool.members.some(({ place }) => place.slot === slot) || slot === slotOf(woken)).toBe(true);
   });
 
+  test("resumes one ahead of a create that is expected, and lets it wait again when none comes", async () => {
+    const pool = open();
+    await full(pool);
+    const paused = (): (boolean | undefined)[] =>
+      [...bench.driver.machines.values()].filter(({ guest }) => guest !== undefined).map((one) => one.paused);
+    pool.expect(DISK_MIB);
+    expect(paused()).toEqual([false, true]);
+    expect(bench.driver.machine(slotOf(await acquire(pool))).paused).toBe(false);
+    await full(pool);
+    expect(pool.status.ready).toBe(2);
+
+    pool.expect(100); // of another size: none of these is meant
+    expect(paused()).toEqual([false, true, true]); // that which was acquired, and both that wait
+    for (let count = 0; count < 3; count++) pool.expect(DISK_MIB);
+    expect(paused()).toEqual([false, false, false]);
+    bench.clock.advance(2000);
+    await until(() => pool.status.ready === 2);
+    expect(paused()).toEqual([false, true, true]);
+  });
+
+  test("stops without a trace while one that was resumed for nothing is put back", async () => {
+    const pool = open();
+    await full(pool);
+    pool.expect(DISK_MIB);
+    const release = bench.driver.hold("pause");
+    bench.clock.advance(2000);
+    expect(pool.status.ready).toBe(1);
+    const stopped = pool.stop();
+    release();
+    await stopped;
+    expect(bench.inPlace).toEqual(NOTHING);
+  });
+
   test("never hands out or keeps a machine that came up unlocked", async () => {
     bench.driver.restoresUnlocked = true;
     const pool = open();
@@ -227,6 +260,7 @@ describe("a pool", () => {
             { weight: 4, arbitrary: fc.constant("acquire" as const) },
             { weight: 1, arbitrary: fc.constant("crash" as const) },
             { weight: 2, arbitrary: fc.constant("wait" as const) },
+            { weight: 2, arbitrary: fc.constant("expect" as const) },
           ),
           { minLength: 1, maxLength: 20 },
         ),
@@ -234,6 +268,7 @@ describe("a pool", () => {
           const pool = open();
           const asked: Promise<PristineMachine>[] = [];
           for (const step of steps) {
+            if (step === "expect") pool.expect(DISK_MIB);
             if (step === "acquire") asked.push(pool.acquire(DISK_MIB, never));
             if (step === "crash") {
               const victim = pool.members[0];

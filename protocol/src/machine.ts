@@ -3,6 +3,7 @@
  *
  *     GET    /v1/health                       HostHealth
  *     PUT    /v1/machines/{id}                MachineSpec -> 201 Machine (usable) or 200 (this id exists already)
+ *     POST   /v1/expected?template=N&disk_mb=N   202; a hint that such a PUT is about to come
  *     GET    /v1/machines                     { machines: Machine[] }
  *     GET    /v1/machines/{id}                Machine (ended ones too, for 7 days); with ?settled_within_ms=N once it
  *                                             is neither paused nor on its way to another state, or after that time

@@ -140,6 +140,14 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
       },
     },
     {
+      method: "POST",
+      pattern: /^\/v1\/expected$/,
+      answer: ({ outgoing, query }) => {
+        pools.expect(query.get("template") ?? "", Number(query.get("disk_mb")));
+        outgoing.writeHead(202).end();
+      },
+    },
+    {
       method: "GET",
       pattern: /^\/v1\/machines$/,
       answer: ({ outgoing }) => json(outgoing, 200, { machines: machines.list() }),

@@ -42,6 +42,8 @@ const QUIET_MS = 200;
 const DEMAND_WINDOW_MS = 5000;
 /** Most machines that wait, whatever the demand: at 25 MiB each, 400 MiB. */
 const MAX_READY = 16;
+/** How long an expected create is waited for: its server commits a record meanwhile. */
+const EXPECT_MS = 2000;
 /** After a refill that failed. Doubled each time up to a minute. */
 const RETRY_MS = 500;
 
@@ -55,7 +57,9 @@ export class Pool {
   readonly #shells: MachineHandle[] = [];
   readonly #creates: number[] = [];
   readonly #stopping = new AbortController();
-  readonly #clearing = new Set<Promise<void>>();
+  readonly #background = new Set<Promise<void>>();
+  /** Of those ready: the ones that are resumed already, for a create that is expected. */
+  readonly #awake = new Set<PristineMachine>();
   #acquiring = 0;
   #lastAsked = 0;
   #refilling: Promise<void> | undefined;
@@ -112,6 +116,31 @@ export class Pool {
   }
 
   /**
+   * A create is about to be asked for: one that waits is resumed, which takes some milliseconds, while the request is still
+   * on its way. Nobody's claim: whoever asks first gets it.
+   * When nobody has within {@link EXPECT_MS}, it waits on.
+   */
+  expect(diskMib: number): void {
+    const member = this.#ready.find((candidate) => !this.#awake.has(candidate));
+    if (diskMib !== this.#options.diskMib || member === undefined || !this.#wake(member.handle)) return;
+    this.#awake.add(member);
+    this.#options.clock.after(EXPECT_MS, () => {
+      if (this.#awake.delete(member) && !this.#stopping.signal.aborted) this.#track(this.#putBack(member));
+    });
+  }
+
+  /** Makes one that was resumed for nothing wait again. */
+  async #putBack(member: PristineMachine): Promise<void> {
+    this.#ready.splice(this.#ready.indexOf(member), 1); // nobody's meanwhile
+    try {
+      await this.#options.driver.pause(member.handle);
+      this.#ready.push(member);
+    } catch {
+      this.#discard(member.handle, member.guest);
+    }
+  }
+
+  /**
    * Restores another image that stands on this template, into an empty process where one waits. The caller owns the machine
    * from then on. @throws why it failed; nothing of it stays then
    */
@@ -131,16 +160,19 @@ export class Pool {
   async stop(): Promise<void> {
     this.#stopping.abort();
     await this.#refilling;
+    await Promise.all(this.#background);
     const handles = this.members;
     for (const member of this.#ready) member.guest.close();
     this.#ready.length = 0;
+    this.#awake.clear();
     this.#shells.length = 0;
     for (const handle of handles) this.#clear(handle.place.slot);
-    await Promise.all(this.#clearing);
+    await Promise.all(this.#background);
   }
 
   #takeReady(): PristineMachine | undefined {
     for (let member = this.#ready.shift(); member !== undefined; member = this.#ready.shift()) {
+      this.#awake.delete(member);
       if (this.#wake(member.handle)) return member;
       this.#discard(member.handle, member.guest);
     }
@@ -179,11 +211,15 @@ export class Pool {
   /** Clears a slot in the background. One that cannot be is left to the sweep at the next start. */
   #clear(slot: number): void {
     const { slots, log } = this.#options;
-    const clearing = slots
-      .clear(slot)
-      .catch((error: unknown) => log.error({ op: "pool.clear", slot, err: error }));
-    this.#clearing.add(clearing);
-    void clearing.then(() => this.#clearing.delete(clearing));
+    this.#track(
+      slots.clear(slot).catch((error: unknown) => log.error({ op: "pool.clear", slot, err: error })),
+    );
+  }
+
+  /** Work that a stop waits for. It must not reject. */
+  #track(work: Promise<void>): void {
+    this.#background.add(work);
+    void work.then(() => this.#background.delete(work));
   }
 
   async #prepare(diskMib: number, signal: AbortSignal): Promise<MachineHandle> {

@@ -69,6 +69,14 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     return { ...(await pool.acquire(diskMib, signal)), template };
   }
 
+  /** A create is about to be asked for, see {@link Pool.expect}. */
+  expect(name: string, diskMib: number): void {
+    void this.#open.get(name)?.then(
+      ({ pool }) => pool.expect(diskMib),
+      () => {}, // whoever asks for it is told
+    );
+  }
+
   /** From the pool that serves this build of a template, else made on the spot: an older build has no pool any more. */
   async restore(
     templateHash: string,

@@ -69,6 +69,18 @@ export class HostClient {
     return this.#json("GET", "/v1/health", { repeatable: true, headTimeoutMs: 5_000, ...withSignal(signal) });
   }
 
+  /**
+   * Tells the host that such a machine is about to be asked for, so that it gets one ready meanwhile. A hint: nothing is
+   * made by it, and nobody waits for the answer.
+   */
+  expectMachine({ template, diskMb }: { template: string; diskMb: number }): void {
+    const query = `template=${encodeURIComponent(template)}&disk_mb=${diskMb}`;
+    this.#call("POST", `/v1/expected?${query}`, { headTimeoutMs: 2_000 }).then(
+      (answer) => answer.resume(),
+      () => {}, // the create itself tells what is wrong with the host
+    );
+  }
+
   /** Makes the machine, or gives the one of this id that exists already. Resolves when it is usable. */
   putMachine(machine: OwnedMachine, spec: MachineSpec): Promise<Machine> {
     return this.#json("PUT", machinePath(machine), {

@@ -174,9 +174,11 @@ export class Idempotency {
       throw error;
     }
     const body = answer.body !== null && answer.body.length > MAX_KEPT_BYTES ? null : answer.body;
-    const keep = (): Promise<void> => store.finish(request.slot, answer.status, body);
-    if (request.firstProgress !== undefined) return { answer, kept: this.#keepLater(keep) };
-    await keep();
+    if (request.firstProgress !== undefined) {
+      const keep = (): Promise<void> => store.finishRelaxed(request.slot, answer.status, body);
+      return { answer, kept: this.#keepLater(keep) };
+    }
+    await store.finish(request.slot, answer.status, body);
     return { answer, kept: Promise.resolve() };
   }
 

@@ -136,6 +136,11 @@ export class Sandboxes {
   ): Promise<SandboxRecord> {
     if (isAbandoned?.() === true)
       throw new CodedError("client_closed_request", `sandbox ${id} was not made: nobody waits for it`);
+    if (plan.fromSnapshot === null) {
+      host.client.expectMachine(plan);
+      // The commit below holds this thread up: that word is to be on its way before.
+      await new Promise(setImmediate);
+    }
     const most = await this.#longestLifeSeconds(scope);
     const createdAt = this.#clock.now();
     const {

@@ -28,12 +28,17 @@ export function idempotencySlot(scope: TenantScope, route: string, key: string):
 /** What became of requests that carried an `Idempotency-Key`. */
 export class IdempotencyStore {
   readonly #db: Kysely<Tables>;
+  readonly #database: Database;
 
   constructor(database: Database) {
     this.#db = database.db;
+    this.#database = database;
   }
 
-  /** Takes the slot, or gives the row of the request that has it. */
+  /**
+   * Takes the slot, or gives the row of the request that has it. With `progress` it reaches the disk with the record of
+   * what that names, which is committed before anything happens.
+   */
   async claim(
     slot: IdempotencySlot,
     bodyHash: string,
@@ -41,7 +46,21 @@ export class IdempotencyStore {
     now: number,
     progress: string | null,
   ): Promise<IdempotencyRow | "claimed"> {
-    const inserted = await this.#db
+    const insert = (db: Kysely<Tables>) => this.#insert(db, slot, bodyHash, owner, now, progress);
+    const claimed = await (progress === null ? insert(this.#db) : this.#database.relaxed(insert));
+    if (claimed) return "claimed";
+    return (await this.find(slot)) ?? (await this.claim(slot, bodyHash, owner, now, progress));
+  }
+
+  async #insert(
+    db: Kysely<Tables>,
+    slot: IdempotencySlot,
+    bodyHash: string,
+    owner: string,
+    now: number,
+    progress: string | null,
+  ): Promise<boolean> {
+    const inserted = await db
       .insertInto("idempotency")
       .values({
         ...slot,
@@ -55,8 +74,7 @@ export class IdempotencyStore {
       })
       .onConflict((conflict) => conflict.doNothing())
       .executeTakeFirst();
-    if (Number(inserted.numInsertedOrUpdatedRows ?? 0n) === 1) return "claimed";
-    return (await this.find(slot)) ?? (await this.claim(slot, bodyHash, owner, now, progress));
+    return Number(inserted.numInsertedOrUpdatedRows ?? 0n) === 1;
   }
 
   async find(slot: IdempotencySlot): Promise<IdempotencyRow | undefined> {
@@ -80,7 +98,21 @@ export class IdempotencyStore {
 
   /** Keeps the answer; a null body stands for one too large to keep. */
   async finish(slot: IdempotencySlot, status: number, body: string | null): Promise<void> {
-    await this.#at(this.#db.updateTable("idempotency").set({ status, body }), slot).execute();
+    await this.#finish(this.#db, slot, status, body);
+  }
+
+  /** As {@link IdempotencyStore.finish}, where a lost answer can be made up for. */
+  async finishRelaxed(slot: IdempotencySlot, status: number, body: string | null): Promise<void> {
+    await this.#database.relaxed((db) => this.#finish(db, slot, status, body));
+  }
+
+  async #finish(
+    db: Kysely<Tables>,
+    slot: IdempotencySlot,
+    status: number,
+    body: string | null,
+  ): Promise<void> {
+    await this.#at(db.updateTable("idempotency").set({ status, body }), slot).execute();
   }
 
   /** Frees the slot after a failure that did nothing, so that a retry runs. */

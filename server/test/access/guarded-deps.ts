@@ -68,10 +68,10 @@ type Open = {
     : never;
 }[Exclude<keyof RouteDeps, Neutral>];
 
-/** The host is asked of its own health and of templates, which all may see, without one. */
+/** The host is asked of its own health and of templates, which all may see, without one, and told what to expect. */
 type OpenHost = Exclude<
   Unguarded<HostClient>,
-  "health" | "listTemplates" | "close" | "listMachines" | "events"
+  "health" | "listTemplates" | "expectMachine" | "close" | "listMachines" | "events"
 >;
 /** These two hear of every machine of a host, and take its `HostScope`, which routes are not given. */
 type Heard = Parameters<HostClient["listMachines" | "events"]>[0];

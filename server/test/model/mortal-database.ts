@@ -28,7 +28,12 @@ export function openMortal(path: string, life: KillSwitch): Database {
     createIntrospector: (db) => inner.createIntrospector(db),
   };
   const db = new Kysely<Tables>({ dialect });
-  return { kind: "sqlite", db, close: () => (life.dead ? Promise.resolve() : db.destroy()) };
+  return {
+    kind: "sqlite",
+    db,
+    relaxed: (write) => write(db),
+    close: () => (life.dead ? Promise.resolve() : db.destroy()),
+  };
 }
 
 class MortalDriver implements Driver {

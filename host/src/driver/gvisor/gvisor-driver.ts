@@ -52,6 +52,8 @@ export class GvisorDriver implements Driver {
   readonly #disks: DiskImages;
   /** By slot. */
   readonly #primed = new Map<number, PrimedRestore>();
+  /** Limits in force, by slot; of an adopted machine they are not known. */
+  readonly #limits = new Map<number, MachineLimits>();
 
   constructor(options: GvisorDriverOptions) {
     this.#options = options;
@@ -150,6 +152,7 @@ export class GvisorDriver implements Driver {
         this.#disks.create(place.diskMib, join(directory, "disk.ext4")),
       ]);
       cgroup.create(this.#cgroupLimits(limits));
+      this.#limits.set(place.slot, limits);
       const pidFile = join(directory, "pid");
       const id = machineId(place);
       await this.#launch(
@@ -236,8 +239,11 @@ export class GvisorDriver implements Driver {
     }
   }
 
-  limit({ place }: MachineHandle, limits: MachineLimits): void {
-    this.#options.cgroups.group(String(place.slot)).limit(this.#cgroupLimits(limits));
+  limit({ place: { slot } }: MachineHandle, limits: MachineLimits): void {
+    const known = this.#limits.get(slot);
+    const wanted = this.#cgroupLimits(limits);
+    this.#options.cgroups.group(String(slot)).limit(wanted, known && this.#cgroupLimits(known));
+    this.#limits.set(slot, limits);
   }
 
   stop({ slot }: MachinePlace): Promise<void> {
@@ -246,6 +252,7 @@ export class GvisorDriver implements Driver {
 
   async kill(place: MachinePlace, onDead: () => void = () => {}): Promise<void> {
     this.#primed.delete(place.slot);
+    this.#limits.delete(place.slot);
     await this.#options.cgroups.group(String(place.slot)).destroy({ onEmpty: onDead });
     for (const name of ["runsc", "root", "overlay", "disk.ext4", "config.json", "pid"]) {
       await rm(join(place.directory, name), { recursive: true, force: true });
