@@ -22,6 +22,7 @@ const NOMINAL = {
   ServerScope: "auth/tenant-scope.ts",
   HostScope: "auth/tenant-scope.ts",
   SandboxRecord: "store/sandbox-record.ts",
+  AddressHolder: "store/sandbox-store.ts",
   SnapshotRecord: "store/snapshot-store.ts",
   WebhookRecord: "store/webhook-store.ts",
   AccountRecord: "store/account-store.ts",

@@ -10,6 +10,7 @@ import { registerEvents } from "./commands/events.ts";
 import { registerExec } from "./commands/exec.ts";
 import { registerFork } from "./commands/fork.ts";
 import { registerKey } from "./commands/key.ts";
+import { registerLedger } from "./commands/ledger.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerLs } from "./commands/ls.ts";
 import { registerPort } from "./commands/port.ts";
@@ -52,6 +53,7 @@ const REGISTRATIONS = [
   registerTemplate,
   registerAccount,
   registerKey,
+  registerLedger,
   registerCompletion,
   registerVersion,
 ];

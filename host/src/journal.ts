@@ -3,6 +3,7 @@ import type {
   Attestation,
   EndReason,
   HostEvent,
+  Incarnation,
   Machine,
   MachineState,
   ResolvedMachineSpec,
@@ -68,6 +69,8 @@ export interface MachineEntry {
   message: string | null;
   attestation: Attestation | null;
   source: Machine["source"];
+  /** The physical machines it was given, the newest last; absent in a journal of an earlier version. */
+  incarnations?: Incarnation[] | undefined;
 }
 
 interface Row {
@@ -89,6 +92,8 @@ const EVENTS_KEPT = 10_000;
 /** Ended machines stay readable for 7 days, unless there are more of them than this: some 200 MB. */
 const ENDED_KEPT_MS = 7 * 24 * 3600 * 1000;
 const ENDED_KEPT = 100_000;
+/** Turns counted for one write. */
+const TURNS_RESERVED = 1_000;
 /** What the write-ahead log is cut to when it has grown. */
 const WAL_KEPT_BYTES = 16 * 1024 * 1024;
 
@@ -100,12 +105,15 @@ export class Journal {
   readonly #db: Database.Database;
   readonly #put: Database.Statement;
   readonly #addEvent: Database.Statement;
+  #turn = 0;
+  #reservedTurns = 0;
 
   constructor(path: string) {
     this.#db = new Database(path);
     this.#db.pragma("journal_mode = WAL");
     this.#db.pragma("synchronous = NORMAL");
     this.#db.pragma("busy_timeout = 5000");
+    this.#db.pragma("secure_delete = ON"); // what is overwritten or deleted, as an ended machine's environment, is zeroed
     this.#db.pragma(`journal_size_limit = ${WAL_KEPT_BYTES}`);
     this.#db.exec(`
       CREATE TABLE IF NOT EXISTS machines (id TEXT PRIMARY KEY, state TEXT NOT NULL, ended_at INTEGER, body TEXT NOT NULL) STRICT;
@@ -202,6 +210,23 @@ export class Journal {
         "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
       )
       .run(key, JSON.stringify(value));
+  }
+
+  /** Empties the write-ahead log into the database, so that what was overwritten is gone from the disk too. */
+  settle(): void {
+    this.#db.pragma("wal_checkpoint(TRUNCATE)");
+  }
+
+  /** Counts up, never the same number twice, over restarts too; leaves out some at each. @throws when it cannot be written */
+  nextTurn(): number {
+    if (this.#turn >= this.#reservedTurns) {
+      const reserved = Number(this.fact("turns") ?? 0);
+      this.setFact("turns", reserved + TURNS_RESERVED);
+      this.#turn = reserved;
+      this.#reservedTurns = reserved + TURNS_RESERVED;
+    }
+    this.#turn += 1;
+    return this.#turn;
   }
 
   close(): void {

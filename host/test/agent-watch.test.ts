@@ -22,7 +22,14 @@ beforeEach(async () => {
   clock = new FakeClock();
   guest = await FakeGuest.listen(fakeAddress(1), () => "attests", undefined, false);
   [cpuMs, load, hungAfterMs] = [0, 0, []];
-  const place = { slot: 1, directory: "", netns: "", address: fakeAddress(1), diskMib: 1 };
+  const place = {
+    slot: 1,
+    incarnationId: "mch",
+    directory: "",
+    netns: "",
+    address: fakeAddress(1),
+    diskMib: 1,
+  };
   live = {
     handle: { place, process: { pid: 1, startTime: 1 } },
     guest: new GuestClient(fakeAddress(1)),

@@ -198,6 +198,29 @@ describe("a pool", () => {
     ).toBe(true);
   });
 
+  test("gives every machine an identity of its own, which no later one has, not even in the same slot", async () => {
+    const pool = open({ readyTarget: 1, shellTarget: 1 });
+    const ids = new Set<string>();
+    for (let turn = 0; turn < 4; turn += 1) {
+      await full(pool, 2);
+      const { handle, guest } = await acquire(pool);
+      expect(handle.place.incarnationId).toMatch(/^mch[a-z0-9]{25}$/);
+      ids.add(handle.place.incarnationId);
+      guest.close();
+      await bench.slots.clear(handle.place.slot);
+    }
+    expect(ids.size).toBe(4);
+  });
+
+  test("refuses to hand out a machine again, should anything ever put one back", async () => {
+    const pool = open({ readyTarget: 0, shellTarget: 0 });
+    const first = await acquire(pool);
+    const start = bench.driver.start.bind(bench.driver);
+    bench.driver.start = () => Promise.resolve(first.handle); // a driver that gives out one that it gave before
+    await expect(pool.acquire(DISK_MIB, never)).rejects.toThrow("a second time");
+    bench.driver.start = start;
+  });
+
   test("leaves nothing of a create whose restore fails, and the next one works", async () => {
     const pool = open({ readyTarget: 0, shellTarget: 0 });
     bench.driver.fail("restore");

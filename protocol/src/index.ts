@@ -8,6 +8,8 @@ export * from "./exec.ts";
 export * from "./fs.ts";
 export * from "./ids.ts";
 export * from "./key.ts";
+export * from "./ledger.ts";
+export * from "./ledger-audit.ts";
 export * from "./limits.ts";
 export * from "./machine.ts";
 export * from "./preview-url.ts";

@@ -111,6 +111,30 @@ export type MachineState =
   | "ending"
   | "ended";
 
+/**
+ * One physical machine that a sandbox was given: a runtime process with its slot, its address and its files, which serves
+ * that once.
+ */
+export interface Incarnation {
+  /** Counts those of a sandbox from 1, without a gap; a wake that failed counts too. */
+  number: number;
+  /** Random, made together with its place, before anybody's memory is in it; never used again. */
+  id: string;
+  address: string;
+  /** As {@link Machine.source}; `image`: woken from a hibernation image. */
+  source: "pool" | "shell" | "cold" | "snapshot" | "image";
+  /** The snapshot or image whose memory went into it; null for the golden snapshot's. */
+  from: string | null;
+  generation: number;
+  bound_at: string;
+  /** Place of that among all that this host has given and taken back, counted up over its restarts. */
+  bound_turn: number;
+  /** When nothing of it was left; null while something is. */
+  released_at: string | null;
+  /** Likewise; null also when it could not be counted. */
+  released_turn: number | null;
+}
+
 export interface Machine {
   id: string;
   state: MachineState;
@@ -147,7 +171,9 @@ export interface Machine {
   /** What holds it awake now. */
   holds: { kind: HoldKind; what: string; since: string }[];
   /** What it wakes from, while hibernated. */
-  image: { size_bytes: number; created_at: string } | null;
+  image: { id: string; size_bytes: number; created_at: string } | null;
+  /** The physical machines it has been given, the newest 32 at most, oldest first. */
+  incarnations: Incarnation[];
   /**
    * When the kernel last ended something inside for lack of memory, as of this answer; null when it never did. A command
    * that ended by SIGKILL after it started and before this is `oom`.

@@ -2,6 +2,7 @@ import { Accounts } from "./accounts.ts";
 import { ApiKeys } from "./api-keys.ts";
 import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
 import { type AccountEventOptions, EventStream } from "./event-stream.ts";
+import { Ledger } from "./ledger.ts";
 import { Sandbox } from "./sandbox.ts";
 import { SandboxCollection } from "./sandbox-collection.ts";
 import { Snapshots } from "./snapshots.ts";
@@ -17,6 +18,7 @@ export class Torpor {
   readonly snapshots: Snapshots;
   readonly templates: Templates;
   readonly keys: ApiKeys;
+  readonly ledger: Ledger;
   readonly accounts: Accounts;
   readonly webhooks: Webhooks;
   readonly #transport: Transport;
@@ -30,6 +32,7 @@ export class Torpor {
     this.snapshots = new Snapshots(transport);
     this.templates = new Templates(transport);
     this.keys = new ApiKeys(transport);
+    this.ledger = new Ledger(transport);
     this.accounts = new Accounts(transport);
     this.webhooks = new Webhooks(transport);
   }

@@ -257,3 +257,38 @@ export interface KeyWire {
   last_used_at: string | null;
   revoked_at: string | null;
 }
+
+export interface LedgerEntryWire {
+  v: 1;
+  seq: number;
+  prev: string;
+  at: string;
+  action: "bind" | "release" | "deny";
+  account: string;
+  tenant: string | null;
+  sandbox_id: string | null;
+  generation: number | null;
+  host: string | null;
+  actor: string;
+  reason: string;
+  resources: {
+    kind: "sandbox" | "machine" | "address" | "snapshot" | "image";
+    id: string;
+    number?: number | undefined;
+    source?: string | undefined;
+    turn?: number | undefined;
+    from?: string | undefined;
+  }[];
+  route?: string | undefined;
+  count?: number | undefined;
+  hash: string;
+}
+
+export interface LedgerCheckpointWire {
+  ledger: string;
+  seq: number;
+  hash: string;
+  at: string;
+  public_key: string;
+  signature: string;
+}

@@ -41,6 +41,8 @@ export const shapesAgree: [
   Same<wire.WebhookWire, protocol.Webhook>,
   Same<SentNames<sdk.WebhookCreateOptions, CallNames>, keyof protocol.CreateWebhookRequest>,
   Same<SnakeCase<keyof sdk.WebhookChanges>, keyof protocol.UpdateWebhookRequest>,
+  Same<wire.LedgerEntryWire, protocol.ShownLedgerEntry>,
+  Same<wire.LedgerCheckpointWire, protocol.LedgerCheckpoint>,
   Same<wire.AccountWire, protocol.Account>,
   Same<wire.TenantWire, protocol.TenantUsage>,
   Same<SnakeCase<keyof sdk.AccountLimits>, keyof protocol.AccountLimits>,
@@ -60,6 +62,8 @@ export const shapesAgree: [
   Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
   Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
 ] = [
+  true,
+  true,
   true,
   true,
   true,

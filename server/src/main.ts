@@ -5,6 +5,7 @@ import { API_KEY_ANYWHERE } from "./auth/authenticator.ts";
 import { bootstrapKey } from "./auth/bootstrap-key.ts";
 import { readConfig, type ServerConfig } from "./config.ts";
 import { dropPrivileges, giveFolder } from "./drop-privileges.ts";
+import { CheckpointKey } from "./ledger/checkpoint-key.ts";
 import { liveInstance, writeInstance } from "./instance-record.ts";
 import { startServer } from "./start-server.ts";
 import { openDatabase } from "./store/open-database.ts";
@@ -43,6 +44,7 @@ async function main(config: ServerConfig): Promise<void> {
   if (isNew) log.info({ op: "bootstrap", outcome: "admin key written", apiKeyFile: config.apiKeyFile });
   const server = await startServer({
     database,
+    checkpointKey: CheckpointKey.open(join(serverDir, "ledger-key.pem")),
     host: { url: config.hostUrl, token: config.hostToken },
     listen: config.listen,
     maxLifetimeSeconds: config.maxLifetimeSeconds,

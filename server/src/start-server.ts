@@ -32,6 +32,10 @@ import { AccountStore } from "./store/account-store.ts";
 import { AuditStore } from "./store/audit-store.ts";
 import { EventStore } from "./store/event-store.ts";
 import { IdempotencyStore } from "./store/idempotency-store.ts";
+import { DenialLog } from "./ledger/denial-log.ts";
+import { OwnerStore } from "./store/owner-store.ts";
+import { CheckpointKey } from "./ledger/checkpoint-key.ts";
+import { LedgerStore } from "./store/ledger-store.ts";
 import { KeyStore } from "./store/key-store.ts";
 import type { Database } from "./store/open-database.ts";
 import { PreviewUrlStore } from "./store/preview-url-store.ts";
@@ -53,6 +57,8 @@ export interface StartServerOptions {
   /** Values that neither the log nor an error answer tells, shared with the log. Default: errors alone. */
   secretValues?: SecretValues;
   clock?: Clock;
+  /** Signs checkpoints of the ledger. Default: one that goes with this server. */
+  checkpointKey?: CheckpointKey;
   /** The absolute end of every sandbox made from now on, seconds from its create, whatever its account allows. Default none. */
   maxLifetimeSeconds?: number | undefined;
   /** Below which previews are served, e.g. `https://preview.example.com`. Default `http://localhost` and the port listened on. */
@@ -93,11 +99,12 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const eventFeed = new EventFeed(clock, log);
   const eventStore = new EventStore(database, clock, () => eventFeed.wake());
   if (database.kind === "postgres") eventFeed.watchShared(eventStore);
-  const sandboxStore = new SandboxStore(database, eventStore);
+  const ledgerStore = new LedgerStore(database, clock);
+  const sandboxStore = new SandboxStore(database, eventStore, ledgerStore);
   const accountStore = new AccountStore(database);
   const keyStore = new KeyStore(database);
   const idempotencyStore = new IdempotencyStore(database);
-  const snapshotStore = new SnapshotStore(database);
+  const snapshotStore = new SnapshotStore(database, ledgerStore);
   const sessionStore = new SessionStore(database);
   const webhookStore = new WebhookStore(database);
   const previewUrlStore = new PreviewUrlStore(database);
@@ -126,10 +133,14 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   });
   scope.defer(() => idempotency.close());
   const metrics = new Metrics();
-  const authenticator = new Authenticator(keyStore, clock, log);
+  const owners = new OwnerStore(database);
+  const denials = new DenialLog({ ledger: ledgerStore, owners, clock, log });
+  scope.defer(() => denials.close());
+  const authenticator = new Authenticator(keyStore, clock, log, denials);
   const keyWatch = new KeyWatch(keyStore, clock, log);
   scope.defer(() => keyWatch.close());
   const api = new Api({
+    denials,
     authenticator,
     keyWatch,
     idempotency,
@@ -167,6 +178,9 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     previewOrigin: () => previewOrigin,
     portProxy,
     auditStore: new AuditStore(database),
+    ledgerStore,
+    denials,
+    checkpointKey: options.checkpointKey ?? CheckpointKey.random(),
     placement,
     idempotency,
     keyedExecs: new KeyedExecs(clock),
@@ -224,7 +238,11 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     {
       wants: isPortUpgrade,
       take: async (incoming, connection, head) => {
-        const caller = await authenticator.authenticate(incoming.headers, "sandbox:exec");
+        const caller = await authenticator.authenticate(
+          incoming.headers,
+          "sandbox:exec",
+          "GET /v1/sandboxes/{id}/ports/{port}/{path*}",
+        );
         const release = keyWatch.hold(caller.key, () => connection.destroy());
         try {
           await upgradeToPort(deps, caller.scope, incoming, connection, head);

@@ -8,11 +8,13 @@ import {
   CodedError,
   type EndReason,
   type HostEvent,
+  type Incarnation,
   type Machine,
   type MachineSnapshot,
   type MachineSpec,
   type MachineUpdate,
   PORT_HEADERS,
+  randomText,
   type Template,
 } from "@torpor/protocol";
 import { FakeGuest } from "./fake-guest.ts";
@@ -58,6 +60,11 @@ export class FakeHost {
   sleepMs = 5;
   /** Whether machines end at their deadlines. */
   keepsDeadlines = false;
+  /** Given to the next machine, as no honest host would: another's. */
+  nextIncarnation: { id: string; address: string } | undefined;
+  #turn = 0;
+  /** Addresses that a machine has now. */
+  readonly #taken = new Set<string>();
   readonly #moving = new Map<string, Promise<void>>();
   readonly capacity = { cpus: 4, memory_mb: 8192, disk_mb: 65_536 };
   readonly templates: Template[] = [
@@ -182,6 +189,7 @@ export class FakeHost {
     if (entry === undefined || entry.machine.state === "ended") return;
     const failed = entry.machine.state === "failed"; // why it failed is why it has ended
     entry.machine.state = "ended";
+    this.#release(entry.machine);
     if (!failed) Object.assign(entry.machine, { reason, message, ended_at: new Date().toISOString() });
     entry.guest.close();
     if (!silent) this.#emit("ended", entry.machine);
@@ -228,11 +236,17 @@ export class FakeHost {
     if (verb === "hibernate" && machine.state !== "hibernated") {
       await new Promise((resolve) => setTimeout(resolve, this.sleepMs));
       machine.state = "hibernated";
-      machine.image = { size_bytes: 4096, created_at: new Date().toISOString() };
+      machine.image = {
+        id: `img${randomText(23)}`,
+        size_bytes: 4096,
+        created_at: new Date().toISOString(),
+      };
+      this.#release(machine);
       emit("hibernated");
     } else if (verb === "wake" && machine.state === "hibernated") {
       await new Promise((resolve) => setTimeout(resolve, this.sleepMs));
       machine.generation += 1;
+      this.#bind(machine, "image", machine.image?.id ?? null);
       machine.attestation = { generation: machine.generation, steps: [], complete: true };
       machine.state = "running";
       machine.image = null;
@@ -327,12 +341,47 @@ export class FakeHost {
       idle_at: null,
       holds: [],
       image: null,
+      incarnations: [],
       last_oom_at: null,
     };
+    const from = spec.from_snapshot ?? null;
+    this.#bind(machine, from === null ? "pool" : "snapshot", from);
     this.machines.set(id, { machine, guest: new FakeGuest({ ...spec.env, ...spec.secrets }), spec });
     this.#armDeadline(machine);
     this.#emit("started", machine);
     return machine;
+  }
+
+  /** A physical machine at the first free address, which a host gives out again as soon as it is free. */
+  #bind(machine: Machine, source: Incarnation["source"], from: string | null): void {
+    let slot = 1;
+    while (this.#taken.has(`198.18.0.${slot}`)) slot += 1;
+    const { id, address } = this.nextIncarnation ?? {
+      id: `mch${randomText(25)}`,
+      address: `198.18.0.${slot}`,
+    };
+    this.nextIncarnation = undefined;
+    this.#taken.add(address);
+    machine.incarnations.push({
+      number: machine.incarnations.length + 1,
+      id,
+      address,
+      source,
+      from,
+      generation: machine.generation,
+      bound_at: new Date().toISOString(),
+      bound_turn: ++this.#turn,
+      released_at: null,
+      released_turn: null,
+    });
+  }
+
+  #release({ incarnations }: Machine): void {
+    const newest = incarnations.at(-1);
+    if (newest === undefined || newest.released_at !== null) return;
+    newest.released_at = new Date().toISOString();
+    newest.released_turn = ++this.#turn;
+    this.#taken.delete(newest.address);
   }
 
   #emit(type: HostEvent["type"], machine: Machine): void {

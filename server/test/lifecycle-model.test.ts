@@ -7,6 +7,7 @@ import { canTransition, type SandboxEvent } from "@torpor/protocol";
 import { TenantScope } from "../src/auth/tenant-scope.ts";
 import { type Round, rounds, run, Told } from "./model/lifecycle-model.ts";
 import { MortalWorld } from "./model/mortal-world.ts";
+import { auditOf } from "./ledger-world.ts";
 import { EventReader } from "./read-events.ts";
 
 /** How long the model runs, milliseconds; TORPOR_MODEL_SECONDS for longer hunts. */
@@ -187,6 +188,11 @@ async function check(
   for (const [id, state] of states)
     if (last.get(id)?.state !== state)
       throw new Error(`${id} is ${state}; its events end at ${last.get(id)?.state}`);
+  // The ledger tells of all they held, whatever died in between: no machine, image or address had two.
+  const verdict = await auditOf(world.server.database);
+  if (!verdict.ok) throw new Error(verdict.findings.map(({ message }) => message).join("\n"));
+  const living = [...states.values()].filter((state) => state !== "destroyed");
+  if (verdict.held.sandboxes < living.length) throw new Error("the ledger has lost a sandbox");
   // Whoever followed over all deaths saw all of it, once.
   await using rest = await EventReader.open(world, "/v1/events?follow=false", { lastId });
   const until = Date.now() + REST_WITHIN_MS;

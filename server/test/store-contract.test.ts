@@ -145,7 +145,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     const name = account();
     const now = 1_700_000_000_000;
     const make = async (more: Partial<NewSnapshot> = {}): Promise<SnapshotRecord> =>
-      await snapshots.insert({ ...blankSnapshot(name), created_at: now, ...more });
+      await snapshots.insert(scopeOf(name), { ...blankSnapshot(name), created_at: now, ...more });
     const made = await make();
     expect(await snapshots.find(scopeOf(name), made.id, now)).toBeUndefined();
     expect(await snapshots.finish(made, { sizeBytes: 5_000_000_000, generation: 3 })).toMatchObject({
@@ -176,7 +176,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     await snapshots.markDeleting(made);
     expect(await snapshots.find(scopeOf(name), made.id, now)).toBeUndefined();
     expect(await left(now, now)).toEqual([made.id]);
-    await snapshots.remove(made);
+    await snapshots.remove(made, "system:test");
     expect(await left(now, now)).toEqual([]);
   });
 
@@ -419,7 +419,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
       });
       await to(await to(await make({ createdAt: 900_000 }), "destroying"), "destroyed");
       await to(await make(), "failed");
-      await snapshots.insert({ ...blankSnapshot(id), tenant: "other", size_bytes: 7 });
+      await snapshots.insert(scopeOf(id), { ...blankSnapshot(id), tenant: "other", size_bytes: 7 });
       expect(await accounts.usage(record, 1_000_500)).toEqual({
         sandboxes: 3,
         sandboxes_awake: 1,
@@ -506,9 +506,9 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     test("takes no snapshot and makes nothing persistent once the images are at their limit", async () => {
       const id = await limited({ image_bytes: 100 });
       await sandboxes.insert(scopeOf(id), { ...blank(), persistent: true });
-      await snapshots.insert({ ...blankSnapshot(id), size_bytes: 100 });
+      await snapshots.insert(scopeOf(id), { ...blankSnapshot(id), size_bytes: 100 });
       const refused = { code: "quota_exceeded", details: { limit: "image_bytes" } };
-      await expect(snapshots.insert(blankSnapshot(id))).rejects.toMatchObject(refused);
+      await expect(snapshots.insert(scopeOf(id), blankSnapshot(id))).rejects.toMatchObject(refused);
       await expect(sandboxes.insert(scopeOf(id), { ...blank(), persistent: true })).rejects.toMatchObject(
         refused,
       );

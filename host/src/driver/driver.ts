@@ -17,6 +17,8 @@ export interface MachineLimits {
 export interface MachinePlace {
   /** Unique among living machines of this host; names the machine's parts. */
   slot: number;
+  /** Random and never used again: what the one machine that runs here is known by. Empty where only the place matters. */
+  incarnationId: string;
   /** Directory of this machine alone, owned by root, mode 0700. Removed by the host afterwards. */
   directory: string;
   /** Name of the network namespace, below /run/netns. */

@@ -4,6 +4,7 @@ import { Activity } from "./activity.ts";
 import { leftUntil, setDeadline } from "./boot-moment.ts";
 import { type ClockedMachine, MachineClocks } from "./machine-clocks.ts";
 import type { MachineParts } from "./machine-parts.ts";
+import { releaseIncarnation } from "./incarnations.ts";
 import { endedError, toMachine } from "./machine-record.ts";
 import type { Destination, Live, Phase } from "./phase.ts";
 
@@ -85,8 +86,11 @@ export class HeldState {
   /** It has ended, in the journal now or as soon as that can be written. */
   finish(reason: EndReason, message: string | null): void {
     const endedAt = this.entry.endedAt ?? this.parts.clock.now(); // known since its processes are gone
+    releaseIncarnation(this.entry, this.parts);
     const { secrets: _secrets, ...settings } = this.entry.settings; // of no use to anybody any more
-    Object.assign(this.entry, { state: "ended", reason, message, endedAt, settings });
+    Object.assign(this.entry, { state: "ended", reason, message, endedAt });
+    this.entry.settings = { ...settings, env: {} };
+    this.entry.spec = { ...this.entry.spec, env: {} };
     this.#onGone();
     this.parts.journal.end(this.entry);
   }

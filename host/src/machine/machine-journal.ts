@@ -3,6 +3,9 @@ import type { BrokenEntry, Journal, MachineEntry } from "../journal.ts";
 import type { EventFeed } from "./event-feed.ts";
 import { toMachine } from "./machine-record.ts";
 
+/** From an end to the moment at which nothing of its environment is left in the journal's log, at most. */
+const SETTLE_AFTER_MS = 2_000;
+
 /**
  * The journal as machines write it. An end is not put off because the journal cannot be written, as on a full disk: what
  * has ended is kept here until it can.
@@ -13,6 +16,8 @@ export class MachineJournal {
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #unwritten = new Map<string, MachineEntry>();
+  #settling: (() => void) | undefined;
+  #isOpen = true;
   /** Living machines whose latest word could not be written. */
   readonly #behind = new Map<string, MachineEntry>();
 
@@ -31,6 +36,11 @@ export class MachineJournal {
   /** A machine that ended within the last 7 days. */
   ended(id: string): MachineEntry | undefined {
     return this.#unwritten.get(id) ?? this.#journal.get(id);
+  }
+
+  /** See {@link Journal.nextTurn}. */
+  nextTurn(): number {
+    return this.#journal.nextTurn();
   }
 
   /** Gives up a record that cannot be read. */
@@ -67,6 +77,25 @@ export class MachineJournal {
     this.catchUp();
   }
 
+  /** The log still holds what the machine was given; emptied once for many ends, since that waits for the disk. */
+  #settleSoon(): void {
+    this.#settling ??= this.#clock.after(SETTLE_AFTER_MS, () => {
+      this.#settling = undefined;
+      try {
+        this.#journal.settle();
+      } catch (error) {
+        this.#log.warn({ op: "journal.settle", outcome: "later", err: error });
+        if (this.#isOpen) this.#settleSoon();
+      }
+    });
+  }
+
+  /** Stops what it does by itself; the journal may be closed then. */
+  letGo(): void {
+    this.#isOpen = false;
+    this.#settling?.();
+  }
+
   /** Writes what could not be written before. */
   catchUp(): void {
     for (const entry of this.#behind.values()) this.note(entry);
@@ -75,6 +104,7 @@ export class MachineJournal {
         this.#journal.put(entry);
         this.#feed.add("ended", toMachine(entry), entry.endedAt ?? this.#clock.now());
         this.#unwritten.delete(entry.id);
+        this.#settleSoon();
       } catch (error) {
         this.#log.error(
           { op: "machine.write", outcome: "failed", sandboxId: entry.id, err: error },

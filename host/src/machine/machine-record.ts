@@ -62,7 +62,12 @@ export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
     image:
       entry.image === null || entry.state !== "hibernated"
         ? null
-        : { size_bytes: entry.image.sizeBytes, created_at: new Date(entry.image.createdAt).toISOString() },
+        : {
+            id: entry.image.id,
+            size_bytes: entry.image.sizeBytes,
+            created_at: new Date(entry.image.createdAt).toISOString(),
+          },
+    incarnations: entry.incarnations ?? [],
     last_oom_at: iso(living?.lastOomAt ?? null),
   };
 }

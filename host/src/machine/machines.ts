@@ -263,11 +263,12 @@ export class Machines {
     }
   }
 
-  #processOf({ slot, pid, startTime, address, spec }: MachineEntry): MachineHandle | undefined {
+  #processOf({ slot, pid, startTime, address, spec, incarnations }: MachineEntry): MachineHandle | undefined {
     if (slot === null || pid === null || startTime === null || address === null) return undefined;
     const identity = processIdentity(pid);
     if (identity === undefined || identity.startTime !== startTime) return undefined;
-    return { process: identity, place: this.#parts.slots.placeOf(slot, address, spec.disk_mb) };
+    const place = this.#parts.slots.placeOf(slot, address, spec.disk_mb, incarnations?.at(-1)?.id);
+    return { process: identity, place };
   }
 
   /** Whether all slots that belong to somebody are known: only then may the others be swept. */
@@ -350,6 +351,7 @@ export class Machines {
   stopWatching(): void {
     this.#stopWatch?.();
     for (const held of this.#held.values()) held.letGo();
+    this.#parts.journal.letGo();
   }
 
   /** Makes no more machines and takes down those that are awake: the instance is being stopped. Those asleep sleep on. */

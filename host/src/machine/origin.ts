@@ -1,6 +1,8 @@
 import { CodedError } from "@torpor/protocol";
+import type { MachinePlace } from "../driver/driver.ts";
 import type { MachineEntry } from "../journal.ts";
 import type { GuestIdentity } from "./guest-client.ts";
+import { bindIncarnation } from "./incarnations.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import type { Live } from "./phase.ts";
 import { requireSnapshot, snapshotNotFound } from "./snapshots.ts";
@@ -19,11 +21,8 @@ export function originOf(entry: MachineEntry, parts: MachineParts, signal: Abort
     : fromSnapshot(entry, snapshotId, parts, signal);
 }
 
-async function fromTemplate(
-  entry: MachineEntry,
-  { source }: MachineParts,
-  signal: AbortSignal,
-): Promise<Origin> {
+async function fromTemplate(entry: MachineEntry, parts: MachineParts, signal: AbortSignal): Promise<Origin> {
+  const { source, slots } = parts;
   const acquired = await source.acquire(entry.spec.template, entry.spec.disk_mb, signal);
   const { env, user, workdir } = acquired.template.manifest;
   Object.assign(entry, {
@@ -31,6 +30,14 @@ async function fromTemplate(
     source: acquired.source,
     settings: { ...entry.settings, env: { ...env, ...entry.spec.env }, user, workdir },
   });
+  const pristine = { source: acquired.source, from: null, generation: entry.generation };
+  try {
+    bindIncarnation(entry, acquired.handle.place, pristine, parts);
+  } catch (error) {
+    acquired.guest.close();
+    await slots.clear(acquired.handle.place.slot);
+    throw error;
+  }
   if (acquired.machineId === undefined)
     return { machine: acquired, identity: { machine_id: entry.machineId } };
   entry.machineId = acquired.machineId; // given while it waited
@@ -40,9 +47,10 @@ async function fromTemplate(
 async function fromSnapshot(
   entry: MachineEntry,
   snapshotId: string,
-  { images, sleep, secretBox }: MachineParts,
+  parts: MachineParts,
   signal: AbortSignal,
 ): Promise<Origin> {
+  const { images, sleep, secretBox } = parts;
   const manifest = await requireSnapshot(images, snapshotId);
   // A snapshot restores only into its own tenant; another's is as good as none.
   if (manifest.tenant !== entry.spec.tenant) throw snapshotNotFound(snapshotId);
@@ -64,8 +72,10 @@ async function fromSnapshot(
     secrets: secretBox.seal(secrets, tenant),
   };
   Object.assign(entry, { templateHash: manifest.template_hash, source: "snapshot", settings });
+  const origin = { source: "snapshot", from: snapshotId, generation: entry.generation } as const;
+  const bind = (place: MachinePlace): void => bindIncarnation(entry, place, origin, parts);
   return {
-    machine: await sleep.restore(manifest, signal),
+    machine: await sleep.restore(manifest, signal, bind),
     identity: { machine_id: entry.machineId, previous_host_key: manifest.host_key },
   };
 }

@@ -1,6 +1,6 @@
 import { availableParallelism } from "node:os";
 import { type Clock, Gate, type Log } from "@torpor/base";
-import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
 import type { Golden } from "./golden.ts";
 import { GuestClient, type GuestPreparation } from "./guest-client.ts";
 import type { Slots } from "./slots.ts";
@@ -60,6 +60,8 @@ export class Pool {
   readonly #background = new Set<Promise<void>>();
   /** Of those ready: the ones that are resumed already, for a create that is expected. */
   readonly #awake = new Set<PristineMachine>();
+  /** Machines that were handed out, as long as anybody holds them. */
+  readonly #leased = new WeakSet<MachineHandle>();
   #acquiring = 0;
   #lastAsked = 0;
   #refilling: Promise<void> | undefined;
@@ -100,13 +102,13 @@ export class Pool {
     try {
       const standard = diskMib === this.#options.diskMib;
       const waiting = standard ? this.#takeReady() : undefined;
-      if (waiting !== undefined) return waiting;
+      if (waiting !== undefined) return this.#lease(waiting);
       return await this.#options.restoreGate.run(async () => {
         signal.throwIfAborted();
         const late = standard ? this.#takeReady() : undefined;
-        if (late !== undefined) return late;
+        if (late !== undefined) return this.#lease(late);
         const shell = standard ? this.#takeShell() : undefined;
-        return await this.#fill(shell, diskMib, shell === undefined ? "cold" : "shell", signal);
+        return this.#lease(await this.#fill(shell, diskMib, shell === undefined ? "cold" : "shell", signal));
       });
     } finally {
       this.#acquiring -= 1;
@@ -142,13 +144,22 @@ export class Pool {
 
   /**
    * Restores another image that stands on this template, into an empty process where one waits. The caller owns the machine
-   * from then on. @throws why it failed; nothing of it stays then
+   * from then on.
+   *
+   * @param onPlace called with its place before the image goes into it
+   * @throws why it failed; nothing of it stays then
    */
-  async restore(diskMib: number, imageDir: string, signal: AbortSignal): Promise<MachineHandle> {
+  async restore(
+    diskMib: number,
+    imageDir: string,
+    signal: AbortSignal,
+    onPlace: (place: MachinePlace) => void,
+  ): Promise<MachineHandle> {
     this.#acquiring += 1;
     try {
       const shell = diskMib === this.#options.diskMib ? this.#takeShell() : undefined;
-      return await this.#restore(shell, diskMib, imageDir, signal);
+      if (shell !== undefined) this.#requireUnleased(shell);
+      return await this.#restore(shell, diskMib, imageDir, signal, onPlace);
     } finally {
       this.#acquiring -= 1;
       this.#lastAsked = this.#options.clock.monotonic();
@@ -168,6 +179,25 @@ export class Pool {
     this.#shells.length = 0;
     for (const handle of handles) this.#clear(handle.place.slot);
     await Promise.all(this.#background);
+  }
+
+  /**
+   * The one lease of a machine, which comes straight from the golden snapshot. That it was never unlocked before is the
+   * guest's to say: one that was refuses the init of its lease.
+   *
+   * @throws Error when it was handed out before: nobody gets it then
+   */
+  #lease(machine: PristineMachine): PristineMachine {
+    this.#requireUnleased(machine.handle);
+    return machine;
+  }
+
+  #requireUnleased(handle: MachineHandle): void {
+    if (this.#leased.has(handle))
+      throw new Error(
+        `the machine in slot ${handle.place.slot} was to be handed out a second time: it may hold a tenant's data`,
+      );
+    this.#leased.add(handle);
   }
 
   #takeReady(): PristineMachine | undefined {
@@ -248,10 +278,12 @@ export class Pool {
     diskMib: number,
     imageDir: string,
     signal: AbortSignal,
+    onPlace: (place: MachinePlace) => void = () => {},
   ): Promise<MachineHandle> {
     const { slots, driver, template, limits } = this.#options;
     const place = shell?.place ?? (await slots.make(diskMib, "internet"));
     try {
+      onPlace(place);
       if (shell === undefined)
         return await driver.start(template.golden.root, place, limits, imageDir, signal);
       await driver.restore(shell, imageDir, signal);

@@ -1,6 +1,6 @@
 import type { Log } from "@torpor/base";
 import { CodedError, randomText } from "@torpor/protocol";
-import type { Driver, MachineHandle } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachinePlace } from "../driver/driver.ts";
 import type { ImageManifest, ImageStore } from "../image/image-store.ts";
 import type { MachineEntry } from "../journal.ts";
 import { checkImageFits, type Headroom } from "./capacity.ts";
@@ -14,6 +14,7 @@ export interface RestoreTarget {
     diskMib: number,
     imageDir: string,
     signal: AbortSignal,
+    onPlace: (place: MachinePlace) => void,
   ): Promise<MachineHandle>;
 }
 
@@ -106,9 +107,14 @@ export class Sleep {
    * Restores an image and waits for the guest's first answer. The image's checksums are read
    * meanwhile; the machine is handed out only when they hold.
    *
+   * @param onPlace called with the machine's place before the image goes into it
    * @throws CodedError `image_corrupt`, `image_incompatible`, or what failed; nothing stays then
    */
-  async restore(manifest: ImageManifest, signal: AbortSignal): Promise<Restored> {
+  async restore(
+    manifest: ImageManifest,
+    signal: AbortSignal,
+    onPlace: (place: MachinePlace) => void,
+  ): Promise<Restored> {
     const { images, target, clear } = this.#options;
     this.checkCompatible(manifest);
     const damaged = new AbortController();
@@ -119,7 +125,7 @@ export class Sleep {
     let guest: GuestClient | undefined;
     try {
       const imageDir = images.dataDir(manifest.id);
-      handle = await target.restore(manifest.template_hash, manifest.disk_mb, imageDir, either);
+      handle = await target.restore(manifest.template_hash, manifest.disk_mb, imageDir, either, onPlace);
       guest = new GuestClient(handle.place.address);
       const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, either);
       if (!locked)

@@ -1,7 +1,7 @@
 import { mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { Gate } from "@torpor/base";
-import { CodedError } from "@torpor/protocol";
+import { CodedError, randomText } from "@torpor/protocol";
 import type { CgroupTree } from "../cgroup.ts";
 import type { Driver, MachinePlace } from "../driver/driver.ts";
 import { MAX_SLOT } from "../network/address-plan.ts";
@@ -45,8 +45,9 @@ export class Slots {
   }
 
   /** The place of a machine that is already in its slot. */
-  placeOf(slot: number, address: string, diskMib: number): MachinePlace {
-    return { slot, directory: this.#directoryOf(slot), netns: this.#options.netnsOf(slot), address, diskMib };
+  placeOf(slot: number, address: string, diskMib: number, incarnationId = ""): MachinePlace {
+    const directory = this.#directoryOf(slot);
+    return { slot, incarnationId, directory, netns: this.#options.netnsOf(slot), address, diskMib };
   }
 
   /** Marks the slot of an adopted machine as taken. */
@@ -66,7 +67,8 @@ export class Slots {
         mkdir(directory, { recursive: true, mode: 0o700 }),
       ]);
       if (ahead !== undefined && egress !== AHEAD_EGRESS) await router.setEgress(slot, egress);
-      return { slot, directory, netns: network.netns, address: network.address, diskMib };
+      const { netns, address } = network;
+      return { slot, incarnationId: newIncarnationId(), directory, netns, address, diskMib };
     } catch (error) {
       await this.clear(slot);
       throw error;
@@ -103,7 +105,7 @@ export class Slots {
    */
   async clear(slot: number, onDead?: () => void): Promise<void> {
     const directory = this.#directoryOf(slot);
-    const place = { slot, directory, netns: "", address: "", diskMib: 0 };
+    const place = this.placeOf(slot, "", 0);
     const killed = this.#options.driver.kill(place, onDead);
     killed.catch(() => {}); // a failure is reported below
     // The signals are out. Of several machines that fall due at once all are ended before the first is cleared away.
@@ -204,4 +206,9 @@ export class Slots {
       `all ${MAX_SLOT} machine slots of this host are taken; destroy sandboxes or add a host`,
     );
   }
+}
+
+/** A new identity of a physical machine: 125 random bits. */
+function newIncarnationId(): string {
+  return `mch${randomText(25)}`;
 }

@@ -1,6 +1,6 @@
 import type { Clock, Gate, Log } from "@torpor/base";
 import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
-import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
 import { bakeGolden, findGolden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
@@ -83,11 +83,12 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     diskMib: number,
     imageDir: string,
     signal: AbortSignal,
+    onPlace: (place: MachinePlace) => void,
   ): Promise<MachineHandle> {
     const { store, slots, driver, limits, restoreGate } = this.#options;
     for (const opening of this.#open.values()) {
       const open = await opening.catch(() => undefined);
-      if (open?.template.hash === templateHash) return open.pool.restore(diskMib, imageDir, signal);
+      if (open?.template.hash === templateHash) return open.pool.restore(diskMib, imageDir, signal, onPlace);
     }
     const template = await store.find(templateHash);
     const golden =
@@ -102,6 +103,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     return restoreGate.run(async () => {
       const place = await slots.make(diskMib, "internet");
       try {
+        onPlace(place);
         return await driver.start(golden.root, place, limits, imageDir, signal);
       } catch (error) {
         await slots.clear(place.slot);

@@ -85,9 +85,10 @@ export class MachineBench {
       driver: this.driver,
       images: this.images,
       target: {
-        restore: async (_hash, diskMib, imageDir, signal) => {
+        restore: async (_hash, diskMib, imageDir, signal, onPlace) => {
           const place = await this.slots.make(diskMib, "internet");
           try {
+            onPlace(place);
             return await this.driver.start(
               { imagePath: "" },
               place,

@@ -2,6 +2,7 @@ import { createHash, randomBytes } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import type { Clock, Log } from "@torpor/base";
 import { CodedError, type Scope } from "@torpor/protocol";
+import type { DenialLog } from "../ledger/denial-log.ts";
 import type { KeyRecord, KeyStore } from "../store/key-store.ts";
 import { keyRefusal } from "./key-refusal.ts";
 import { OperatorScope, TenantScope } from "./tenant-scope.ts";
@@ -59,14 +60,21 @@ export class Authenticator {
   /** When each key was last marked used, so that one minute's requests share one write. */
   readonly #markedAt = new Map<string, number>();
 
-  constructor(keys: KeyStore, clock: Clock, log: Log) {
+  readonly #denials: DenialLog;
+
+  /** @param denials told of each known key that is refused */
+  constructor(keys: KeyStore, clock: Clock, log: Log, denials: DenialLog) {
     this.#keys = keys;
     this.#clock = clock;
     this.#log = log;
+    this.#denials = denials;
   }
 
-  /** @throws CodedError unauthenticated, permission_denied */
-  async authenticate(headers: IncomingHttpHeaders, needed: Scope): Promise<Caller> {
+  /**
+   * @param route method and path as the reference has them: what is asked
+   * @throws CodedError unauthenticated, permission_denied
+   */
+  async authenticate(headers: IncomingHttpHeaders, needed: Scope, route: string): Promise<Caller> {
     const presented = presentedKey(headers);
     if (!isApiKey(presented))
       throw new CodedError(
@@ -81,8 +89,12 @@ export class Authenticator {
       );
     const now = this.#clock.now();
     const refusal = keyRefusal(key, now);
-    if (refusal !== undefined) throw refusal;
+    if (refusal !== undefined) {
+      this.#denials.note(key, route, key.revokedAt === null ? "key_expired" : "key_revoked");
+      throw refusal;
+    }
     if (!allows(key.scopes, needed)) {
+      this.#denials.note(key, route, "permission_denied");
       throw new CodedError(
         "permission_denied",
         `the API key ${key.prefix}… (${key.name}) lacks the scope ${needed}; it has ${key.scopes.join(", ")}`,

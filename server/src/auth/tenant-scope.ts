@@ -22,6 +22,11 @@ export class TenantScope {
     return new TenantScope(identity);
   }
 
+  /** Id of the key: who asks, as the ledger has it. */
+  get keyId(): string {
+    return this.#identity.keyId;
+  }
+
   get account(): string {
     return this.#identity.account;
   }

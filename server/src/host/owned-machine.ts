@@ -1,4 +1,5 @@
 import type { HostScope } from "../auth/tenant-scope.ts";
+import type { AddressHolder } from "../store/sandbox-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 
 /** A machine that its host has told of, whether or not a record knows it. */
@@ -19,5 +20,5 @@ export class ReportedMachine {
   }
 }
 
-/** A machine that may be spoken of to its host: that of a record which the store gave out, or one the host has told of. */
-export type OwnedMachine = SandboxRecord | ReportedMachine;
+/** A machine that may be spoken of to its host: that of a record which the store gave out, of the holder of an address, or one the host has told of. */
+export type OwnedMachine = SandboxRecord | AddressHolder | ReportedMachine;

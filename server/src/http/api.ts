@@ -8,6 +8,8 @@ import type { Context } from "hono";
 import { z } from "zod";
 import type { Authenticator, Caller } from "../auth/authenticator.ts";
 import type { KeyWatch } from "../auth/key-watch.ts";
+import type { DenialLog } from "../ledger/denial-log.ts";
+import { type Asked, noteDenial } from "../ledger/note-denial.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
 import { sendError, sendJson, toCodedError } from "./answer.ts";
 import { serialId } from "../serial-id.ts";
@@ -78,6 +80,8 @@ export const SENT = "sent";
 
 export interface ApiOptions {
   authenticator: Authenticator;
+  /** Told of what callers asked for that is not theirs. */
+  denials: DenialLog;
   keyWatch: KeyWatch;
   idempotency: Idempotency;
   metrics: Metrics;
@@ -149,19 +153,16 @@ export class Api {
     outgoing.setHeader("x-request-id", requestId);
     const notes: Record<string, unknown> = {};
     const life: Life = { refused: false };
-    this.#logWhenDone(
-      `${definition.method.toUpperCase()} ${definition.path}`,
-      incoming,
-      outgoing,
-      requestId,
-      notes,
-      life,
-    );
+    const route = `${definition.method.toUpperCase()} ${definition.path}`;
+    let asked: Asked | undefined;
+    this.#logWhenDone(route, incoming, outgoing, requestId, notes, life);
     try {
       const caller =
         definition.scope === null
           ? undefined
-          : await authenticator.authenticate(incoming.headers, definition.scope);
+          : await authenticator.authenticate(incoming.headers, definition.scope, route);
+      if (caller !== undefined)
+        asked = { key: caller.key, route, names: context.req.param(), body: undefined };
       if (caller?.key.tenant != null) notes["tenant"] = caller.key.tenant;
       if (caller !== undefined) {
         life.release = keyWatch.hold(caller.key, (refusal) => {
@@ -182,6 +183,7 @@ export class Api {
         const given = parseJson(rawBody, incoming.headers["content-type"]);
         this.#keepSecret(given, outgoing);
         body = checkInput(definition.body, given, "body");
+        if (asked !== undefined) asked.body = body;
       }
       const answer = await run(
         makeCall(context, {
@@ -200,6 +202,7 @@ export class Api {
       const coded = toCodedError(error, log, requestId);
       notes["code"] = coded.code;
       if (coded.status >= 500) notes["err"] = coded;
+      if (asked !== undefined) noteDenial(this.#options.denials, asked, coded);
       sendError(incoming, outgoing, coded, requestId, {}, (text) => this.#options.secretValues.redact(text));
     }
     return new Response(null, ALREADY_SENT);

@@ -58,6 +58,7 @@ const TAGS = [
   { name: "templates", description: "What sandboxes are made from." },
   { name: "accounts", description: "Who has API keys, and what each may have at most." },
   { name: "keys", description: "API keys." },
+  { name: "ledger", description: "Who held what, and proof of it." },
   { name: "operation", description: "Health and figures." },
 ];
 

@@ -6,6 +6,7 @@ import { addExecRoutes } from "./exec-routes.ts";
 import { addFileContentRoutes } from "./file-content-routes.ts";
 import { addFileTreeRoutes } from "./file-tree-routes.ts";
 import { addKeyRoutes } from "./key-routes.ts";
+import { addLedgerRoutes } from "./ledger-routes.ts";
 import { addOperationRoutes } from "./operation-routes.ts";
 import { addPortRoutes } from "./port-routes.ts";
 import { addPreviewUrlRoutes } from "./preview-url-routes.ts";
@@ -42,6 +43,7 @@ export function addRoutes(deps: RouteDeps): void {
   addTemplateRoutes(deps);
   addAccountRoutes(deps);
   addKeyRoutes(deps);
+  addLedgerRoutes(deps);
   addOperationRoutes(deps);
   addReferenceRoutes(deps);
   deps.api.finish();

@@ -14,6 +14,9 @@ import type { KeyStore } from "../store/key-store.ts";
 import type { Sessions } from "../sandbox/sessions.ts";
 import type { Snapshots } from "../snapshot/snapshots.ts";
 import type { AuditStore } from "../store/audit-store.ts";
+import type { DenialLog } from "../ledger/denial-log.ts";
+import type { CheckpointKey } from "../ledger/checkpoint-key.ts";
+import type { LedgerStore } from "../store/ledger-store.ts";
 import type { EventStore } from "../store/event-store.ts";
 import type { PreviewUrlStore } from "../store/preview-url-store.ts";
 import type { SnapshotStore } from "../store/snapshot-store.ts";
@@ -40,6 +43,9 @@ export interface RouteDeps {
   eventStore: Pick<EventStore, "read" | "lastSeq" | "floor" | "requireKept">;
   eventFeed: EventFeed;
   auditStore: AuditStore;
+  ledgerStore: Pick<LedgerStore, "list" | "head" | "lines" | "strays">;
+  denials: DenialLog;
+  checkpointKey: CheckpointKey;
   accountStore: AccountStore;
   keyStore: Pick<KeyStore, "issue" | "find" | "list" | "revoke">;
   webhookStore: Pick<

@@ -151,8 +151,9 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       answers: { 200: { description: "The final record", schema: sandboxSchema } },
     },
     async (call) => {
-      const record = await sandboxes.require(call.caller.scope, call.param("id"));
-      return { status: 200, body: shown(await sandboxes.destroy(record, "user")) };
+      const { scope } = call.caller;
+      const record = await sandboxes.require(scope, call.param("id"));
+      return { status: 200, body: shown(await sandboxes.destroy(record, "user", scope.keyId)) };
     },
   );
 }

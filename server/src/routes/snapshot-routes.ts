@@ -112,7 +112,7 @@ export function addSnapshotRoutes(deps: RouteDeps): void {
       const id = call.param("snapshot_id");
       const snapshot = await snapshotStore.find(call.caller.scope, id, clock.now());
       if (snapshot === undefined) throw snapshotNotFound(id);
-      await snapshots.remove(snapshot);
+      await snapshots.remove(snapshot, call.caller.scope.keyId);
       return { status: 200, body: { deleted: true } };
     },
   );

@@ -14,6 +14,8 @@ import type { RouteDeps } from "./route-deps.ts";
 
 const PATH_PATTERN = /^\/v1\/sandboxes\/([^/]+)\/pty$/;
 
+const ROUTE = "GET /v1/sandboxes/{id}/pty";
+
 const cells = z.coerce
   .number({ error: "must be a whole number" })
   .int("must be a whole number")
@@ -69,9 +71,16 @@ export function serveTerminals(
         "not_found",
         `there is no WebSocket at ${url.pathname.slice(0, 200)}; terminals are at /v1/sandboxes/{id}/pty, programs in a sandbox at /v1/sandboxes/{id}/ports/{port}/`,
       );
-    const caller = await authenticator.authenticate(incoming.headers, "sandbox:exec");
+    const caller = await authenticator.authenticate(incoming.headers, "sandbox:exec", ROUTE);
     const query = checkInput(terminalQuery, Object.fromEntries(url.searchParams), "query");
-    const { record, host } = await deps.sandboxes.requireRunning(caller.scope, decodeURIComponent(id));
+    const sandboxId = decodeURIComponent(id);
+    const { record, host } = await deps.sandboxes
+      .requireRunning(caller.scope, sandboxId)
+      .catch((error: unknown) => {
+        if (error instanceof CodedError && error.code === "sandbox_not_found")
+          deps.denials.noteMissed(caller.key, ROUTE, "sandbox", sandboxId);
+        throw error;
+      });
     deps.activity.note(record);
     sockets.handleUpgrade(incoming, connection, head, (socket) => {
       const terminal = new Terminal(socket, new GuestClient(host.client, record), () =>

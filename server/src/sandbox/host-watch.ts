@@ -259,7 +259,7 @@ export class HostWatch {
     if (sandboxes.isCreating(record.id)) return;
     if (record.state === "failed") return await this.#settleFailed(host, record, listed);
     if (record.state === "destroying") {
-      await sandboxes.destroy(record, "user");
+      await sandboxes.destroy(record, "user", "system:reconcile");
       return;
     }
     const machine = listed ?? (await host.client.findMachine(record, this.#closing.signal));
@@ -301,7 +301,7 @@ export class HostWatch {
         sandboxId: record.id,
         tenant: record.tenant,
       });
-      await sandboxes.destroy(record, "abandoned");
+      await sandboxes.destroy(record, "abandoned", "system:reconcile");
     }
   }
 

@@ -1,7 +1,8 @@
-import { isEnding, type Machine } from "@torpor/protocol";
+import { isEnding, type Machine, type Sandbox } from "@torpor/protocol";
 import type { Placement } from "../host/placement.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxChanges, SandboxStore } from "../store/sandbox-store.ts";
+import { tellsNews, toldHoldings } from "../ledger/binding-changes.ts";
 import { stateWay } from "./state-way.ts";
 
 export interface MachineFollowerOptions {
@@ -21,6 +22,8 @@ const MAX_TRIES = 5;
 export class MachineFollower {
   readonly #options: MachineFollowerOptions;
   readonly #asking = new Map<string, Promise<SandboxRecord>>();
+  /** By sandbox: who has asked for the move that is under way. */
+  readonly #actors = new Map<string, string>();
   readonly #waiting = new Map<string, Promise<SandboxRecord>>();
 
   constructor(options: MachineFollowerOptions) {
@@ -62,6 +65,7 @@ export class MachineFollower {
     const host = await placement.of(seen.host);
     const machine = await host.client.findMachine(seen);
     let record = (await store.reload(seen)) ?? seen;
+    if (machine !== undefined) await this.settleAddress(record, machine);
     for (let tries = 0; tries < MAX_TRIES; tries += 1) {
       if (machine === undefined || isEnding(record.state) || record.state === "creating") return record;
       if (machine.state === "ended" || machine.state === "failed") return await onEnded(record, machine);
@@ -72,10 +76,40 @@ export class MachineFollower {
     return record;
   }
 
+  /** Does what makes the machine move, in somebody's name: whoever sees the move meanwhile records it as theirs. */
+  async inNameOf<T>(actor: string, id: string, act: () => Promise<T>): Promise<T> {
+    this.#actors.set(id, actor);
+    try {
+      return await act();
+    } finally {
+      if (this.#actors.get(id) === actor) this.#actors.delete(id);
+    }
+  }
+
+  /**
+   * Makes sure that the ledger says that an address was given back before it says who has it next: its host gives it away
+   * again without asking whether its last holder's release has been heard of here.
+   */
+  async settleAddress(record: SandboxRecord, machine: Machine): Promise<void> {
+    const { store, placement } = this.#options;
+    const newest = machine.incarnations.at(-1);
+    if (newest === undefined || newest.number <= record.holdings.incarnation) return;
+    const holder = await store.holderOf(record, newest.address);
+    if (holder === undefined || holder.id === record.id) return;
+    const host = await placement.of(record.host);
+    const theirs = await host.client.findMachine(holder);
+    // If it still has it, the ledger tells that as it is: its audit finds two holders.
+    const told =
+      theirs === undefined ? { incarnations: [], imageId: undefined, isUnknown: true } : toldHoldings(theirs);
+    await store.noteHoldings(holder, told);
+  }
+
   /** @returns undefined when another moved the record meanwhile. */
   async #step(record: SandboxRecord, machine: Machine): Promise<SandboxRecord | undefined> {
     const { store } = this.#options;
-    const changes = differences(record, machine);
+    const found = differences(record, machine);
+    const actor = this.#actors.get(record.id);
+    const changes = actor === undefined ? found : { ...found, actor };
     const { state } = machine;
     // What is under way on the host is told by its end.
     if (state !== "running" && state !== "paused" && state !== "hibernated")
@@ -88,6 +122,10 @@ export class MachineFollower {
     }
     return way.length === 0 ? await store.note(record, changes) : current;
   }
+}
+
+function shownImage({ image }: Machine): Sandbox["image"] {
+  return image === null ? null : { size_bytes: image.size_bytes, created_at: image.created_at };
 }
 
 /** What the machine says that its record does not: one statement's worth, empty when they agree. */
@@ -105,6 +143,8 @@ export function differences(record: SandboxRecord, machine: Machine): SandboxCha
   if (machine.retention_seconds !== record.retentionSeconds)
     changes.retentionSeconds = machine.retention_seconds;
   if (machine.auto_wake !== record.autoWake) changes.autoWake = machine.auto_wake;
-  if (machine.image?.created_at !== record.image?.created_at) changes.image = machine.image;
+  if (machine.image?.created_at !== record.image?.created_at) changes.image = shownImage(machine);
+  const told = toldHoldings(machine);
+  if (tellsNews(record.holdings, told)) changes.told = told;
   return changes;
 }

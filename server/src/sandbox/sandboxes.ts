@@ -19,6 +19,7 @@ import type { SnapshotStore } from "../store/snapshot-store.ts";
 import { type CreatePlan, createPlan, refused, snapshotNotFound } from "./create-plan.ts";
 import { CreateTurns } from "./create-turns.ts";
 import { MachineFollower } from "./machine-follower.ts";
+import { toldHoldings } from "../ledger/binding-changes.ts";
 import { sandboxEnded, sandboxNotFound } from "./sandbox-errors.ts";
 
 export interface SandboxesOptions {
@@ -212,14 +213,17 @@ export class Sandboxes {
         sandboxId: record.id,
         tenant: record.tenant,
       });
-      return await this.destroy(running, "abandoned");
+      return await this.destroy(running, "abandoned", "system:create");
     }
     return running;
   }
 
   /** Records that the machine of a sandbox in `creating` is usable. @returns undefined when the record has moved on. */
-  adopt(record: SandboxRecord, machine: Machine): Promise<SandboxRecord | undefined> {
-    return this.#store.advance(record, "running", {
+  async adopt(record: SandboxRecord, machine: Machine): Promise<SandboxRecord | undefined> {
+    await this.#follower.settleAddress(record, machine);
+    return await this.#store.advance(record, "running", {
+      told: toldHoldings(machine),
+      actor: record.createdBy ?? "system:reconcile",
       driver: machine.driver,
       attestation: machine.attestation,
       startedAt: machine.started_at === null ? this.#clock.now() : Date.parse(machine.started_at),
@@ -229,7 +233,10 @@ export class Sandboxes {
 
   async #undoCreate(record: SandboxRecord, cause: unknown): Promise<void> {
     try {
-      const destroying = await this.#store.advance(record, "destroying", { reason: "create_failed" });
+      const destroying = await this.#store.advance(record, "destroying", {
+        reason: "create_failed",
+        endedBy: "system:create",
+      });
       // A host that does not answer now will not answer the delete either: the next reconciliation finishes it.
       const unreachable = cause instanceof CodedError && cause.code === "host_unavailable";
       if (destroying !== undefined && !unreachable) await this.#finishDestroy(destroying);
@@ -282,8 +289,11 @@ export class Sandboxes {
         { details: { state: current.state } },
       );
     }
-    await this.#wake(current, host);
-    return { record: await this.#followLiving(current), host };
+    const woken = await this.#follower.inNameOf(scope.keyId, id, async () => {
+      await this.#wake(current, host);
+      return await this.#followLiving(current);
+    });
+    return { record: woken, host };
   }
 
   /** Wakes it if its owner may have one more awake. @throws CodedError quota_exceeded; what the host refused */
@@ -306,14 +316,17 @@ export class Sandboxes {
     verb: "pause" | "resume" | "hibernate" | "wake",
   ): Promise<SandboxRecord> {
     const { record, host } = await this.requireLiving(scope, id);
-    try {
-      if (verb === "wake") await this.#wake(record, host);
-      else await host.client.moveMachine(record, verb);
-    } catch (error) {
-      if (error instanceof CodedError && error.code === "sandbox_ended") await this.#follower.follow(record);
-      throw error;
-    }
-    return await this.#followLiving(record);
+    return await this.#follower.inNameOf(scope.keyId, id, async () => {
+      try {
+        if (verb === "wake") await this.#wake(record, host);
+        else await host.client.moveMachine(record, verb);
+      } catch (error) {
+        if (error instanceof CodedError && error.code === "sandbox_ended")
+          await this.#follower.follow(record);
+        throw error;
+      }
+      return await this.#followLiving(record);
+    });
   }
 
   /** The record once it has caught up with its machine. */
@@ -330,24 +343,25 @@ export class Sandboxes {
   /**
    * Ends a sandbox from any state and resolves with its final record. Callers that come while it ends share one end.
    *
+   * @param actor who asked for it: id of a key, or `system:` and what of ours
    * @throws CodedError host_unavailable when the host cannot be told: the record stays `destroying` and is finished
    *   when the host is back.
    */
-  destroy(record: SandboxRecord, reason: EndReason): Promise<SandboxRecord> {
+  destroy(record: SandboxRecord, reason: EndReason, actor: string): Promise<SandboxRecord> {
     if (record.state === "destroyed") return Promise.resolve(record);
     let ending = this.#destroying.get(record.id);
     if (ending === undefined) {
-      ending = this.#destroy(record, reason).finally(() => this.#destroying.delete(record.id));
+      ending = this.#destroy(record, reason, actor).finally(() => this.#destroying.delete(record.id));
       this.#destroying.set(record.id, ending);
     }
     return ending;
   }
 
-  async #destroy(record: SandboxRecord, reason: EndReason): Promise<SandboxRecord> {
+  async #destroy(record: SandboxRecord, reason: EndReason, actor: string): Promise<SandboxRecord> {
     let current = record;
     while (current.state !== "destroying") {
       if (current.state === "destroyed") return current;
-      const moved = await this.#store.advance(current, "destroying", { reason });
+      const moved = await this.#store.advance(current, "destroying", { reason, actor, endedBy: actor });
       current = moved ?? (await this.#reload(current));
     }
     return await this.#finishDestroy(current);
@@ -363,11 +377,16 @@ export class Sandboxes {
     const ownReason = record.reason === "create_failed" || record.reason === "abandoned";
     const reason = ownReason ? record.reason : (machine?.reason ?? record.reason ?? "user");
     const endedAt = machine?.ended_at == null ? this.#clock.now() : Date.parse(machine.ended_at);
-    const ended = await this.#store.advance(record, "destroyed", {
-      endedAt,
-      ...(reason === null ? {} : { reason }),
-    });
-    return ended ?? (await this.#reload(record));
+    let current = record;
+    while (current.state !== "destroyed") {
+      const ended = await this.#store.advance(current, "destroyed", {
+        endedAt,
+        ...(machine === undefined ? {} : { told: toldHoldings(machine) }),
+        ...(reason === null ? {} : { reason }),
+      });
+      current = ended ?? (await this.#reload(current));
+    }
+    return current;
   }
 
   /** Records what the host says: the machine has ended or failed. From any state; a record that has ended already stays as it is. */

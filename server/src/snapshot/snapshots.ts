@@ -46,7 +46,7 @@ export class Snapshots {
     const { store, sandboxes, clock } = this.#options;
     const { record: sandbox, host } = await sandboxes.requireRunning(scope, sandboxId);
     const createdAt = clock.now();
-    const intent = await store.insert({
+    const intent = await store.insert(scope, {
       id: newSnapshotId(),
       account: sandbox.account,
       tenant: sandbox.tenant,
@@ -74,18 +74,18 @@ export class Snapshots {
       if (snapshot === undefined) throw new Error(`snapshot ${intent.id} was swept while it was being taken`);
       return { snapshot, sandbox };
     } catch (error) {
-      await this.#removeOrLeave(intent);
+      await this.#removeOrLeave(intent, scope.keyId);
       throw error;
     }
   }
 
-  /** Removes one. @throws CodedError host_unavailable: nobody finds it any more, and the sweep removes its bytes later */
-  async remove(snapshot: SnapshotRecord): Promise<void> {
+  /** Removes one; `actor` asked for it. @throws CodedError host_unavailable: nobody finds it any more, and the sweep removes its bytes later */
+  async remove(snapshot: SnapshotRecord, actor = "system:sweep"): Promise<void> {
     const { store, placement } = this.#options;
     await store.markDeleting(snapshot);
     const host = await placement.of(snapshot.host);
     await host.client.deleteSnapshot(snapshot);
-    await store.remove(snapshot);
+    await store.remove(snapshot, actor);
   }
 
   /** Removes those past their retention and what crashes left. @returns how many. */
@@ -99,9 +99,9 @@ export class Snapshots {
   }
 
   /** Removes one whose end nobody waits for: a failure leaves it to the next sweep. */
-  async #removeOrLeave(snapshot: SnapshotRecord): Promise<boolean> {
+  async #removeOrLeave(snapshot: SnapshotRecord, actor?: string): Promise<boolean> {
     try {
-      await this.remove(snapshot);
+      await this.remove(snapshot, actor);
       return true;
     } catch (error) {
       this.#options.log.warn({
@@ -131,7 +131,7 @@ export class Snapshots {
     try {
       return await use(taken.snapshot, taken.sandbox);
     } finally {
-      await this.#removeOrLeave(taken.snapshot);
+      await this.#removeOrLeave(taken.snapshot, scope.keyId);
     }
   }
 }

@@ -1,4 +1,5 @@
 import { type Kysely, type Migration, type MigrationProvider, sql } from "kysely";
+import { ledgerMigration } from "./ledger-migration.ts";
 
 /** Column types that differ between the two databases. */
 export interface ColumnTypes {
@@ -284,6 +285,7 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
           .execute();
       },
     },
+    "0007_ledger": ledgerMigration(types),
   };
 }
 

@@ -8,6 +8,7 @@ import {
   type Sandbox,
   type SandboxState,
 } from "@torpor/protocol";
+import type { Holdings } from "../ledger/binding-changes.ts";
 import type { SandboxTable } from "./schema.ts";
 
 declare const fromStore: unique symbol;
@@ -47,6 +48,10 @@ export interface SandboxRecord {
   readonly endedAt: number | null;
   /** The absolute end, whatever its clocks say; null for none. */
   readonly maxLifetimeAt: number | null;
+  readonly holdings: Holdings;
+  /** Who made it, and who asked for its end; null when that is not known. */
+  readonly createdBy: string | null;
+  readonly endedBy: string | null;
 }
 
 /** JSON column to value: SQLite gives text, PostgreSQL the parsed value. */
@@ -106,8 +111,23 @@ function readSandboxRow(row: Selectable<SandboxTable>): SandboxRecord {
     lastActivityAt: row.last_activity_at,
     endedAt: row.ended_at,
     maxLifetimeAt: row.max_lifetime_at,
+    holdings: toHoldings(row),
+    createdBy: row.created_by,
+    endedBy: row.ended_by,
   };
   return record as SandboxRecord;
+}
+
+/** What its columns say that it holds. */
+export function toHoldings(
+  row: Pick<Selectable<SandboxTable>, "incarnation" | "machine_id" | "address" | "image_id">,
+): Holdings {
+  return {
+    incarnation: row.incarnation,
+    machineId: row.machine_id,
+    address: row.address,
+    imageId: row.image_id,
+  };
 }
 
 const iso = (unixMs: number): string => new Date(unixMs).toISOString();

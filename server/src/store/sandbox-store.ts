@@ -2,6 +2,7 @@ import { type Insertable, type Kysely, sql, type Transaction, type Updateable } 
 import {
   type Attestation,
   canTransition,
+  isEnding,
   type OnExpire,
   type OnIdle,
   type Sandbox,
@@ -11,9 +12,11 @@ import {
 import type { HostScope, ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { EventStore, type EventWriter } from "./event-store.ts";
+import { bindingChanges, type Holdings, type ToldHoldings } from "../ledger/binding-changes.ts";
+import { LedgerStore, type LedgerWriter } from "./ledger-store.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { requireQuota } from "./quota.ts";
-import { type SandboxRecord, toSandboxRecord } from "./sandbox-record.ts";
+import { type SandboxRecord, toHoldings, toSandboxRecord } from "./sandbox-record.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
 
 export interface NewSandbox {
@@ -55,6 +58,20 @@ export interface SandboxChanges {
   startedAt?: number;
   expiresAt?: number | null;
   endedAt?: number;
+  /** What the host says that the sandbox holds: entries of the ledger where it differs from what is on record. */
+  told?: ToldHoldings;
+  /** Who asked for this: id of a key, or `system:` and what of ours. Default: the host. */
+  actor?: string;
+  /** Who asked for its end. */
+  endedBy?: string;
+}
+
+declare const fromStore: unique symbol;
+
+/** A sandbox as the holder of an address: no more of its record is known, and none of it may be readable. */
+export interface AddressHolder {
+  readonly [fromStore]: true;
+  readonly id: string;
 }
 
 export interface SandboxFilter {
@@ -75,12 +92,21 @@ export class SandboxStore {
   readonly #db: Kysely<Tables>;
   readonly #kind: Database["kind"];
   readonly #events: EventWriter;
+  readonly #ledger: LedgerWriter;
 
-  /** @param events told of every move, in the transaction of the move */
-  constructor(database: Database, events: EventWriter = new EventStore(database)) {
+  /**
+   * @param events told of every move, in the transaction of the move
+   * @param ledger likewise of every binding
+   */
+  constructor(
+    database: Database,
+    events: EventWriter = new EventStore(database),
+    ledger: LedgerWriter = new LedgerStore(database),
+  ) {
     this.#db = database.db;
     this.#kind = database.kind;
     this.#events = events;
+    this.#ledger = ledger;
   }
 
   /** Commits a record in state `creating`, generation 1. @throws CodedError quota_exceeded, rate_limited */
@@ -115,6 +141,12 @@ export class SandboxStore {
       last_activity_at: sandbox.createdAt,
       ended_at: null,
       max_lifetime_at: sandbox.maxLifetimeAt ?? null,
+      incarnation: 0,
+      machine_id: null,
+      address: null,
+      image_id: null,
+      created_by: scope.keyId,
+      ended_by: null,
     };
     if (scope.tenant !== null && scope.tenant !== sandbox.tenant) {
       throw new Error(
@@ -128,6 +160,19 @@ export class SandboxStore {
       await requireQuota(transaction, this.#kind, record, demand, sandbox.createdAt);
       await transaction.insertInto("sandboxes").values(row).execute();
       await this.#events.append(transaction, record, null, {});
+      await this.#ledger.append(transaction, [
+        {
+          action: "bind",
+          account: record.account,
+          tenant: record.tenant,
+          sandbox_id: record.id,
+          generation: record.generation,
+          host: record.host,
+          actor: scope.keyId,
+          reason: "create",
+          resources: [{ kind: "sandbox", id: record.id }],
+        },
+      ]);
     });
     this.#events.committed();
     return record;
@@ -273,7 +318,8 @@ export class SandboxStore {
    */
   async note(record: SandboxRecord, changes: SandboxChanges): Promise<SandboxRecord | undefined> {
     const set = columnsOf(changes);
-    return Object.keys(set).length === 0 ? record : await this.#update(record, set, changes);
+    const isNothing = Object.keys(set).length === 0 && changes.told === undefined;
+    return isNothing ? record : await this.#update(record, set, changes);
   }
 
   /**
@@ -290,28 +336,92 @@ export class SandboxStore {
     return moved ?? record;
   }
 
-  /** The move and its event, or neither. */
+  /** The sandbox that has this address of the same host now, as far as is on record. */
+  async holderOf(neighbour: SandboxRecord, address: string): Promise<AddressHolder | undefined> {
+    const row = await this.#db
+      .selectFrom("sandboxes")
+      .select("id")
+      .where("host", "=", neighbour.host)
+      .where("address", "=", address)
+      .executeTakeFirst();
+    return row === undefined ? undefined : (row as AddressHolder);
+  }
+
+  /** Records what its host says that a sandbox holds, and nothing else: also where the rest of its record cannot be read. */
+  async noteHoldings({ id }: AddressHolder, told: ToldHoldings): Promise<void> {
+    await this.#db.transaction().execute(async (transaction) => {
+      const found = transaction
+        .selectFrom("sandboxes")
+        .select(["account", "tenant", "host", "state", "generation", "reason", "ended_by"])
+        .select(["incarnation", "machine_id", "address", "image_id"])
+        .where("id", "=", id);
+      // On SQLite nobody else writes meanwhile.
+      const row = await (this.#kind === "postgres" ? found.forUpdate() : found).executeTakeFirst();
+      if (row === undefined) return;
+      const { account, tenant, host, state, generation } = row;
+      const { holdings, drafts } = bindingChanges(
+        toHoldings(row),
+        told,
+        { account, tenant, sandbox_id: id, host },
+        {
+          actor: row.ended_by ?? "system:host",
+          state: state === "destroyed" ? "destroying" : state,
+          generation,
+          reason: isEnding(state) ? row.reason : null,
+        },
+      );
+      await transaction.updateTable("sandboxes").set(holdingColumns(holdings)).where("id", "=", id).execute();
+      await this.#ledger.append(transaction, drafts);
+    });
+  }
+
+  /** The move, its event and its entries in the ledger, or none of them. */
   async #update(
     record: SandboxRecord,
     set: Updateable<SandboxTable>,
     changes: SandboxChanges,
     isWanted: (transaction: Transaction<Tables>) => Promise<boolean> = () => Promise.resolve(true),
   ): Promise<SandboxRecord | undefined> {
+    const { holdings } = record;
+    const state = set.state ?? record.state;
+    const { holdings: after, drafts } = bindingChanges(
+      holdings,
+      changes.told,
+      { account: record.account, tenant: record.tenant, sandbox_id: record.id, host: record.host },
+      {
+        actor: changes.actor ?? record.endedBy ?? "system:host",
+        state,
+        generation: changes.generation ?? record.generation,
+        reason: isEnding(state) ? (changes.reason ?? record.reason) : null,
+      },
+    );
     const moved = await this.#db.transaction().execute(async (transaction) => {
       if (!(await isWanted(transaction))) return undefined;
       const row = await transaction
         .updateTable("sandboxes")
-        .set(set)
+        .set({
+          ...set,
+          ...holdingColumns(after),
+        })
         .where("id", "=", record.id)
         .where("account", "=", record.account)
         .where("state", "=", record.state)
         .where("generation", "=", record.generation)
+        .where("incarnation", "=", holdings.incarnation)
+        .where((where) =>
+          where.and([
+            where("machine_id", holdings.machineId === null ? "is" : "=", holdings.machineId),
+            where("image_id", holdings.imageId === null ? "is" : "=", holdings.imageId),
+          ]),
+        )
         .returningAll()
         .executeTakeFirst();
       if (row === undefined) return undefined;
-      const after = toSandboxRecord(row);
-      await this.#events.append(transaction, after, record.state, changes);
-      return after;
+      const moved = toSandboxRecord(row);
+      // Of what the ledger alone tells there is no event.
+      if (Object.keys(set).length > 0) await this.#events.append(transaction, moved, record.state, changes);
+      await this.#ledger.append(transaction, drafts);
+      return moved;
     });
     if (moved !== undefined) this.#events.committed();
     return moved;
@@ -361,6 +471,10 @@ export class SandboxStore {
   }
 }
 
+function holdingColumns({ incarnation, machineId, address, imageId }: Holdings) {
+  return { incarnation, machine_id: machineId, address, image_id: imageId };
+}
+
 function columnsOf(changes: SandboxChanges): Updateable<SandboxTable> {
   const set: Updateable<SandboxTable> = {};
   if (changes.reason !== undefined) set.reason = changes.reason;
@@ -370,6 +484,7 @@ function columnsOf(changes: SandboxChanges): Updateable<SandboxTable> {
   if (changes.startedAt !== undefined) set.started_at = changes.startedAt;
   if (changes.expiresAt !== undefined) set.expires_at = changes.expiresAt;
   if (changes.endedAt !== undefined) set.ended_at = changes.endedAt;
+  if (changes.endedBy !== undefined) set.ended_by = changes.endedBy;
   if (changes.generation !== undefined) set.generation = changes.generation;
   if (changes.image !== undefined) set.image = changes.image === null ? null : JSON.stringify(changes.image);
   if (changes.onExpire !== undefined) set.on_expire = changes.onExpire;

@@ -39,6 +39,15 @@ export interface SandboxTable {
   ended_at: number | null;
   /** The absolute end, whatever its clocks say; null for none. */
   max_lifetime_at: number | null;
+  /** Number of its newest physical machine; 0 before the first. */
+  incarnation: number;
+  /** What it holds now, as the ledger has it: its machine, that one's address on its host, its hibernation image. */
+  machine_id: string | null;
+  address: string | null;
+  image_id: string | null;
+  /** Who made it, and who asked for its end: id of a key, or `system:` and what of ours. Null when it is not known. */
+  created_by: string | null;
+  ended_by: string | null;
 }
 
 export interface KeyTable {
@@ -128,6 +137,28 @@ export interface AuditTable {
   at: number;
 }
 
+/** Rows are only ever added. */
+interface LedgerTable {
+  /** 1, 2, 3, ... */
+  seq: number;
+  /** SHA-256 of `entry`, hexadecimal. */
+  hash: string;
+  account: string;
+  tenant: string | null;
+  sandbox_id: string | null;
+  /** JSON, as it was hashed: see protocol's `ledger.ts`. */
+  entry: string;
+}
+
+/** One row. */
+interface LedgerHeadTable {
+  /** What the ledger is known by: what stands in for the hash before its first entry. */
+  ledger: string;
+  seq: number;
+  /** Of the newest entry; the ledger's own before the first. */
+  hash: string;
+}
+
 interface EventTable {
   /** In the order of commits: who has read up to one has seen all before it. */
   seq: Generated<number>;
@@ -187,6 +218,8 @@ export interface PreviewUrlTable {
 
 export interface Tables {
   preview_urls: PreviewUrlTable;
+  ledger: LedgerTable;
+  ledger_head: LedgerHeadTable;
   events: EventTable;
   webhooks: WebhookTable;
   webhook_deliveries: WebhookDeliveryTable;

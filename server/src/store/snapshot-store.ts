@@ -1,6 +1,7 @@
 import type { Kysely, Selectable } from "kysely";
 import type { Snapshot } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
+import { type LedgerDraft, LedgerStore, type LedgerWriter } from "./ledger-store.ts";
 import type { Database } from "./open-database.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { requireQuota } from "./quota.ts";
@@ -46,21 +47,27 @@ export interface SnapshotFilter {
 export class SnapshotStore {
   readonly #db: Kysely<Tables>;
   readonly #kind: Database["kind"];
+  readonly #ledger: LedgerWriter;
 
-  constructor(database: Database) {
+  /** @param ledger told of what is bound and released, in the transaction of that */
+  constructor(database: Database, ledger: LedgerWriter = new LedgerStore(database)) {
     this.#db = database.db;
     this.#kind = database.kind;
+    this.#ledger = ledger;
   }
 
   /** Commits the intent to make one. @throws CodedError quota_exceeded */
-  async insert(snapshot: NewSnapshot): Promise<SnapshotRecord> {
+  async insert(scope: TenantScope, snapshot: NewSnapshot): Promise<SnapshotRecord> {
     const row: SnapshotTable = { ...snapshot, state: "creating" };
+    const record = toSnapshotRecord(row);
+    const reason = record.kind === "fork" ? "fork" : "snapshot";
     await this.#db.transaction().execute(async (transaction) => {
       const demand = { what: "snapshot", cpu: 0, memoryMb: 0, diskMb: 0, image: true } as const;
       await requireQuota(transaction, this.#kind, snapshot, demand, snapshot.created_at);
       await transaction.insertInto("snapshots").values(row).execute();
+      await this.#ledger.append(transaction, [bindingOf(record, "bind", scope.keyId, reason)]);
     });
-    return toSnapshotRecord(row);
+    return record;
   }
 
   /** Records that it can be used. @returns undefined when it has been given up meanwhile. */
@@ -117,13 +124,18 @@ export class SnapshotStore {
       .execute();
   }
 
-  /** Forgets it; its bytes are gone. */
-  async remove(record: SnapshotRecord): Promise<void> {
-    await this.#db
-      .deleteFrom("snapshots")
-      .where("id", "=", record.id)
-      .where("account", "=", record.account)
-      .execute();
+  /** Forgets it; its bytes are gone. @param actor who asked for that */
+  async remove(record: SnapshotRecord, actor: string): Promise<void> {
+    await this.#db.transaction().execute(async (transaction) => {
+      const { numDeletedRows } = await transaction
+        .deleteFrom("snapshots")
+        .where("id", "=", record.id)
+        .where("account", "=", record.account)
+        .executeTakeFirst();
+      if (Number(numDeletedRows) === 1)
+        // another may have been first
+        await this.#ledger.append(transaction, [bindingOf(record, "release", actor, "deleted")]);
+    });
   }
 
   /** At most `limit` that are past their time, half removed, or left by a server that died while it made or forked them. */
@@ -160,6 +172,25 @@ export class SnapshotStore {
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     return query;
   }
+}
+
+function bindingOf(
+  record: SnapshotRecord,
+  action: "bind" | "release",
+  actor: string,
+  reason: string,
+): LedgerDraft {
+  return {
+    action,
+    account: record.account,
+    tenant: record.tenant,
+    sandbox_id: record.sandboxId,
+    generation: record.generation,
+    host: record.host,
+    actor,
+    reason,
+    resources: [{ kind: "snapshot", id: record.id }],
+  };
 }
 
 function toSnapshotRecord(row: Selectable<SnapshotTable>): SnapshotRecord {

@@ -199,6 +199,10 @@ export const ROUTES: Record<string, Row> = {
   "PATCH /v1/accounts/{account_id}": { kind: "operator", json: { limits: { max_lifetime_seconds: null } } },
   "GET /v1/tenants/{tenant}": { kind: "share" },
 
+  "GET /v1/ledger": { kind: "scoped" },
+  "GET /v1/ledger/export": { kind: "operator" },
+  "GET /v1/ledger/checkpoint": { kind: "operator" },
+
   "POST /v1/keys": { kind: "scoped", ok: 201, json: { name: "another" } },
   "GET /v1/keys": { kind: "scoped" },
   "GET /v1/keys/{key_id}": { kind: "owned" },

@@ -41,6 +41,8 @@ type Neutral =
   | "api"
   | "idempotency" // takes slots, which are capabilities, within its requests
   | "eventFeed" // wakes whoever waits, and carries nothing
+  | "denials" // hears of what was refused, and gives nothing back
+  | "checkpointKey" // signs what the ledger's store gave out
   | "targetGuard"
   | "metrics"
   | "clock"

@@ -4,8 +4,9 @@ import type { MortalWorld } from "./mortal-world.ts";
 
 /** One thing a client, the host or fate does. `target` picks among the sandboxes known by then. */
 export type Step =
-  | { do: "create"; key: string | null; persistent: boolean }
-  | { do: "session"; key: string }
+  | { do: "create"; key: string | null; persistent: boolean; tenant?: string }
+  | { do: "session"; key: string; tenant: string }
+  | { do: "restore"; target: number; tenant: string }
   | { do: "destroy" | "get" | "promote" | "fork" | "snapshot"; target: number }
   | { do: "move"; target: number; verb: "pause" | "resume" | "hibernate" | "wake" }
   | { do: "ttl"; target: number; seconds: number }
@@ -23,6 +24,8 @@ export interface Round {
   hostAway: boolean;
 }
 
+/** Three tenants on one server, and what they hold must never meet. */
+const tenant = fc.constantFrom("acme", "globex", "initech");
 const verb = fc.constantFrom("pause", "resume", "hibernate", "wake", "hibernate", "wake");
 const target = fc.nat(4);
 const step: fc.Arbitrary<Step> = fc.oneof(
@@ -32,9 +35,14 @@ const step: fc.Arbitrary<Step> = fc.oneof(
       do: fc.constant("create"),
       key: fc.option(fc.constantFrom("k1", "k2", "k3")),
       persistent: fc.boolean(),
+      tenant,
     }),
   },
-  { weight: 2, arbitrary: fc.record({ do: fc.constant("session"), key: fc.constantFrom("s1", "s2") }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({ do: fc.constant("session"), key: fc.constantFrom("s1", "s2"), tenant }),
+  },
+  { weight: 2, arbitrary: fc.record({ do: fc.constant("restore"), target, tenant }) },
   {
     weight: 4,
     arbitrary: fc.record({
@@ -88,6 +96,8 @@ export class Told {
   /** Ids of creates and forks answered with success. */
   readonly made = new Set<string>();
   readonly ended = new Set<string>();
+  /** Tenant of each snapshot that was taken. */
+  readonly snapshots = new Map<string, string>();
   readonly byKey = new Map<string, Set<string>>();
   /** Deadline a client was told last, and how many changes of it are not known to have come to nothing since. */
   readonly deadlines = new Map<string, { at: string | null; disturbed: boolean }>();
@@ -100,15 +110,15 @@ export class Told {
 
 /** Runs one step and notes what the client was told. */
 export async function run(world: MortalWorld, told: Told, step: Step): Promise<void> {
-  const id = "target" in step ? told.known(step.target) : undefined;
-  if ("target" in step && id === undefined) return;
+  const id = "target" in step && step.do !== "restore" ? told.known(step.target) : undefined;
+  if ("target" in step && step.do !== "restore" && id === undefined) return;
   const path = `/v1/sandboxes/${id}`;
   switch (step.do) {
     case "create": {
-      const json = { template: "base", persistent: step.persistent, tenant: "acme" };
+      const json = { template: "base", persistent: step.persistent, tenant: step.tenant ?? "acme" };
       const headers: Record<string, string> = step.key === null ? {} : { "idempotency-key": step.key };
       // A key is one body's: another one would be refused.
-      if (step.key !== null) json.persistent = step.key === "k1";
+      if (step.key !== null) Object.assign(json, { persistent: step.key === "k1", tenant: "acme" });
       const { status, body } = await world.call("POST", "/v1/sandboxes", json, headers);
       if (status !== 201) return;
       const made = String(body["id"]);
@@ -122,7 +132,7 @@ export async function run(world: MortalWorld, told: Told, step: Step): Promise<v
     case "session": {
       const { status, body } = await world.call("POST", "/v1/sessions", {
         template: "base",
-        tenant: "acme",
+        tenant: step.tenant,
         key: step.key,
       });
       if (status === 200 || status === 201) told.made.add((body["sandbox"] as { id: string }).id);
@@ -147,9 +157,21 @@ export async function run(world: MortalWorld, told: Told, step: Step): Promise<v
         if (child.sandbox !== undefined) told.made.add(child.sandbox.id);
       return;
     }
-    case "snapshot":
-      await world.call("POST", `${path}/snapshots`, {});
+    case "snapshot": {
+      const { status, body } = await world.call("POST", `${path}/snapshots`, {});
+      if (status === 201) told.snapshots.set(String(body["id"]), String(body["tenant"]));
       return;
+    }
+    case "restore": {
+      const [id, owner] = [...told.snapshots].at(step.target % Math.max(told.snapshots.size, 1)) ?? [];
+      if (id === undefined) return;
+      const json = { from_snapshot: id, tenant: step.tenant };
+      const { status, body } = await world.call("POST", "/v1/sandboxes", json);
+      if (status !== 201) return;
+      if (owner !== step.tenant) throw new Error(`snapshot ${id} of ${owner} was given to ${step.tenant}`);
+      told.made.add(String(body["id"]));
+      return;
+    }
     case "move":
       await world.call("POST", `${path}/${step.verb}`);
       return;

@@ -1,6 +1,7 @@
 import { CodedError, type EndReason, type Machine } from "@torpor/protocol";
 import { leftUntil } from "../boot-moment.ts";
 import type { HeldState } from "../held-state.ts";
+import { releaseIncarnation } from "../incarnations.ts";
 import { toMachine } from "../machine-record.ts";
 import type { Phase } from "../phase.ts";
 
@@ -46,6 +47,7 @@ async function takeDown(held: HeldState, reason: EndReason, message: string | nu
         entry.endedAt ??= clock.now();
         deadAfterMs = held.elapsedMs(startedAt);
       });
+    releaseIncarnation(entry, held.parts);
     if (entry.image !== null) await images.remove(entry.image.id);
   } catch (error) {
     // The journal says `ending`: the watch, or the next host, tries again. The machine stays visible, not half forgotten.

@@ -1,6 +1,7 @@
 import type { MachineSnapshot } from "@torpor/protocol";
 import type { ImageManifest } from "../../image/image-store.ts";
 import type { HeldState } from "../held-state.ts";
+import { releaseIncarnation } from "../incarnations.ts";
 import type { Live } from "../phase.ts";
 import { momentOf } from "../boot-moment.ts";
 import { newImageId } from "../sleep.ts";
@@ -72,6 +73,7 @@ export async function rest(held: HeldState, slot: number | null): Promise<void> 
   try {
     if (slot !== null) await slots.release(slot);
     uncleared = null;
+    releaseIncarnation(held.entry, held.parts);
   } catch (error) {
     log.error(
       { op: "machine.clear", outcome: "left", sandboxId: held.entry.id, slot, err: error },

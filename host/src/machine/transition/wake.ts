@@ -1,6 +1,7 @@
 import { CodedError } from "@torpor/protocol";
 import { checkMemory } from "../capacity.ts";
 import type { HeldState } from "../held-state.ts";
+import { bindIncarnation } from "../incarnations.ts";
 import type { Standing } from "../phase.ts";
 import { unlock } from "../unlock.ts";
 import { rest } from "./hibernate.ts";
@@ -31,7 +32,10 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
       throw new CodedError("image_corrupt", `the image that sandbox ${entry.id} sleeps in is gone`);
     entry.state = "waking";
     journal.commit(entry);
-    restored = await sleep.restore(manifest, signal);
+    const origin = { source: "image", from: manifest.id, generation: entry.generation + 1 } as const;
+    restored = await sleep.restore(manifest, signal, (place) =>
+      bindIncarnation(entry, place, origin, held.parts),
+    );
     slot = restored.handle.place.slot;
     const incarnation = {
       generation: entry.generation + 1,
