@@ -27,7 +27,7 @@ class Works {
 }
 
 const turns = (clock = new FakeClock()): CreateTurns =>
-  new CreateTurns({ atOnce: 3, perTenant: 2, maxWaitMs: 1_000, clock });
+  new CreateTurns({ atOnce: () => 3, maxWaitMs: 1_000, clock });
 
 test("one tenant never takes all there is, and those that wait take turns", async () => {
   const works = new Works(turns());

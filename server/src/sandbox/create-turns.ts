@@ -2,10 +2,8 @@ import type { Clock } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 
 export interface CreateTurnsOptions {
-  /** Machines asked for at once, of all tenants. */
-  atOnce: number;
-  /** Of them, by one tenant: what is left is free for the others at any time. */
-  perTenant: number;
+  /** Machines asked for at once, of all tenants. Asked anew each time: hosts come and go. */
+  atOnce: () => number;
   /** A create that has not had its turn by then is given up, milliseconds. */
   maxWaitMs: number;
   clock: Clock;
@@ -14,6 +12,9 @@ export interface CreateTurnsOptions {
 interface Waiting {
   start: () => void;
 }
+
+/** What one tenant may have of them: the rest is free for the others at any time. */
+const SHARE = 2 / 3;
 
 /**
  * Who may ask a host for a machine, and when: tenants take turns, so that one that wants a hundred does not keep another
@@ -41,8 +42,8 @@ export class CreateTurns {
   }
 
   #mayStart(tenant: string): boolean {
-    const { atOnce, perTenant } = this.#options;
-    return this.#activeInAll < atOnce && (this.#active.get(tenant) ?? 0) < perTenant;
+    const atOnce = this.#options.atOnce();
+    return this.#activeInAll < atOnce && (this.#active.get(tenant) ?? 0) < Math.ceil(atOnce * SHARE);
   }
 
   #enter(tenant: string): void {
@@ -95,7 +96,7 @@ export class CreateTurns {
   /** Starts as many as may, one of each tenant after the other. */
   #startNext(): void {
     for (const [tenant, queue] of this.#waiting) {
-      if (this.#activeInAll >= this.#options.atOnce) return;
+      if (this.#activeInAll >= this.#options.atOnce()) return;
       const [next] = queue;
       if (next === undefined || !this.#mayStart(tenant)) continue;
       this.#waiting.delete(tenant);

@@ -40,8 +40,10 @@ export interface CreateOptions {
   isAbandoned?: () => boolean;
 }
 
-/** Eight restores keep a host's disk and cores busy; four more may always be asked for by other tenants. */
-const CREATE_TURNS = { atOnce: 12, perTenant: 8, maxWaitMs: 60_000 };
+/** Machines asked for at once: a restore is a tenth of a second of a core, so that a few for each keep it busy. */
+const CREATES_PER_CORE = 4;
+const LEAST_CREATES_AT_ONCE = 12;
+const MAX_TURN_WAIT_MS = 60_000;
 
 /**
  * Makes and ends sandboxes: the record's states on one side, the host's machines on the other.
@@ -75,7 +77,15 @@ export class Sandboxes {
     this.#placement = options.placement;
     this.#clock = options.clock;
     this.#log = options.log;
-    this.#turns = new CreateTurns({ ...CREATE_TURNS, clock: options.clock });
+    this.#turns = new CreateTurns({
+      atOnce: () => {
+        const cores = options.placement.links.map((link) => link.lastHealth()?.capacity.cpus ?? 0);
+        const inAll = cores.reduce((sum, one) => sum + one, 0);
+        return Math.max(LEAST_CREATES_AT_ONCE, Math.ceil(inAll * CREATES_PER_CORE));
+      },
+      maxWaitMs: MAX_TURN_WAIT_MS,
+      clock: options.clock,
+    });
     this.#maxLifetimeSeconds = options.maxLifetimeSeconds;
   }
 
