@@ -66,6 +66,8 @@ describe("the supervisor", () => {
     expect(statSync(bed.paths.hostToken).mode & 0o777).toBe(0o600);
     expect(statSync(bed.paths.hostDir).mode & 0o777).toBe(0o700);
     expect(statSync(bed.paths.serverDir).mode & 0o777).toBe(0o700);
+    expect(statSync(bed.paths.logsDir).mode & 0o777).toBe(0o700);
+    expect(statSync(bed.paths.stateDir).mode & 0o777).toBe(0o711);
     expect(readFileSync(bed.paths.hostToken, "utf8")).toMatch(/^[0-9a-f]{64}$/);
   });
 

@@ -201,10 +201,10 @@ function makeStateDirectories(paths: InstancePaths, runAs: Owner): void {
     mkdirSync(path, { recursive: true, mode });
     chmodSync(path, mode); // whatever the umask, and also when it was there
   };
-  make(paths.stateDir, 0o755);
+  make(paths.stateDir, 0o711); // its clients find what is theirs by name
   make(paths.hostDir, 0o700);
   make(paths.runDir, 0o755);
-  make(paths.logsDir, 0o755);
+  make(paths.logsDir, 0o700);
   make(paths.serverDir, 0o700);
   if (process.getuid?.() === 0) chownSync(paths.serverDir, runAs.uid, runAs.gid);
 }

@@ -276,6 +276,8 @@ export class GvisorDriver implements Driver {
       `--root=${join(place.directory, "runsc")}`,
       `--platform=${this.#options.platform}`,
       "--network=sandbox",
+      // The sentry opens no file of the host by itself, so it runs as nobody, in an empty root, without a capability.
+      "--directfs=false",
       "--ignore-cgroups",
       // Without it an external connection in any state makes a checkpoint fail.
       "--net-disconnect-ok=true",
