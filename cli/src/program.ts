@@ -13,6 +13,7 @@ import { registerKey } from "./commands/key.ts";
 import { registerLedger } from "./commands/ledger.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerLs } from "./commands/ls.ts";
+import { registerNetwork } from "./commands/network.ts";
 import { registerPort } from "./commands/port.ts";
 import { registerPromote } from "./commands/promote.ts";
 import { registerRm } from "./commands/rm.ts";
@@ -43,6 +44,7 @@ const REGISTRATIONS = [
   registerSleep,
   registerFork,
   registerSnapshot,
+  registerNetwork,
   registerPromote,
   registerState,
   registerCode,

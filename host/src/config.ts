@@ -1,3 +1,4 @@
+import { isIP } from "node:net";
 import { isAbsolute } from "node:path";
 import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
@@ -20,6 +21,15 @@ const configSchema = z.object({
   TORPOR_POOL_TARGET: count(64).default(3),
   TORPOR_POOL_SHELLS: count(64).default(2),
   TORPOR_APT_MIRROR: z.string().optional(),
+  /** Addresses of the name servers that sandboxes' questions go to, by commas; default those of /etc/resolv.conf. */
+  TORPOR_RESOLVERS: z
+    .string()
+    .transform((text) => text.split(",").map((address) => address.trim()))
+    .refine(
+      (list) => list.every((address) => isIP(address) !== 0),
+      "must be IP addresses, separated by commas",
+    )
+    .optional(),
   /** How long the agent of an idle machine may be silent before the machine is taken to have failed. */
   TORPOR_AGENT_TIMEOUT_SECONDS: z.coerce.number().min(1).max(3600).default(30),
   /** From this share of the state directory's disk on nothing is made or put to sleep. */
@@ -38,6 +48,7 @@ export interface HostConfig {
   poolTarget: number;
   poolShells: number;
   aptMirror: string | undefined;
+  resolvers: readonly string[] | undefined;
   agentPatienceMs: number;
   diskWatermarkPercent: number;
 }
@@ -63,6 +74,7 @@ export function readConfig(environment: NodeJS.ProcessEnv): HostConfig {
     poolTarget: values.TORPOR_POOL_TARGET,
     poolShells: values.TORPOR_POOL_SHELLS,
     aptMirror: values.TORPOR_APT_MIRROR,
+    resolvers: values.TORPOR_RESOLVERS,
     agentPatienceMs: values.TORPOR_AGENT_TIMEOUT_SECONDS * 1000,
     diskWatermarkPercent: values.TORPOR_DISK_WATERMARK_PERCENT,
   };

@@ -4,7 +4,7 @@ import { mkdir, readFile, statfs } from "node:fs/promises";
 import { availableParallelism, hostname, totalmem } from "node:os";
 import { join } from "node:path";
 import { createLog, Gate, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
-import { CodedError, type HostHealth } from "@torpor/protocol";
+import { CodedError, type HostHealth, type NetworkPolicy } from "@torpor/protocol";
 import { createHostApi } from "./api/host-api.ts";
 import { CgroupTree, systemCgroupMounts } from "./cgroup.ts";
 import { type HostConfig, readConfig } from "./config.ts";
@@ -24,8 +24,8 @@ import { defaultRestoreWidth } from "./machine/pool.ts";
 import { Slots } from "./machine/slots.ts";
 import { TemplatePools } from "./machine/template-pools.ts";
 import { GUEST_PIDS_LIMIT } from "./machine/unlock.ts";
-import { type Egress, Router, type RouterMemory } from "./network/router.ts";
-import { findResolvers, resolvConfText } from "./resolvers.ts";
+import { Router, type RouterMemory } from "./network/router.ts";
+import { findResolvers, RESOLV_CONF } from "./resolvers.ts";
 import { claimRunFile } from "./run-file.ts";
 import { SecretBox } from "./secret-box.ts";
 import { TemplateStore } from "./template/index.ts";
@@ -61,8 +61,8 @@ async function main(): Promise<void> {
   const instance = instanceNames(config.stateDir);
   const journal = new Journal(join(hostDir, "journal.sqlite"));
   scope.defer(() => journal.close());
-  const resolvers = await findResolvers();
-  const router = await openRouter(journal, instance, resolvers);
+  const router = await openRouter(journal, instance, config.resolvers ?? (await findResolvers()), log);
+  scope.defer(() => router.close());
   const cgroups = new CgroupTree(systemCgroupMounts(), instance.cgroup);
   cgroups.open();
   const runsc = await inspectRunsc(findRunsc(config.runscPath));
@@ -97,7 +97,7 @@ async function main(): Promise<void> {
     preparation: () => ({
       entropy_base64: randomBytes(64).toString("base64"),
       machine_id: newMachineId(),
-      resolv_conf: resolvConfText(resolvers),
+      resolv_conf: RESOLV_CONF,
       pids_limit: GUEST_PIDS_LIMIT,
     }),
     recipeDirs: [config.recipesDir],
@@ -129,7 +129,6 @@ async function main(): Promise<void> {
     secretValues,
     clock: systemClock,
     log,
-    resolvConf: resolvConfText(resolvers),
     capacity: {
       cpus: availableParallelism(),
       memoryMb: Math.floor(totalmem() / 1048576),
@@ -227,15 +226,22 @@ function keepTidy(journal: Journal, reconciliation: Reconciliation, log: Log): (
 async function openRouter(
   journal: Journal,
   instance: ReturnType<typeof instanceNames>,
-  resolvers: string[],
+  resolvers: readonly string[],
+  log: Log,
 ): Promise<Router> {
   const memory = (journal.fact("router") ?? undefined) as RouterMemory | undefined;
-  const egress = new Map<number, Egress>();
+  const egress = new Map<number, NetworkPolicy>();
   const { entries, broken } = journal.living();
-  for (const entry of entries) if (entry.slot !== null) egress.set(entry.slot, entry.spec.network);
+  for (const { slot, spec } of entries) if (slot !== null) egress.set(slot, spec.network);
   // What it may reach is not known: nothing, then.
   for (const { slot } of broken) if (typeof slot === "number") egress.set(slot, "none");
-  const router = await Router.open({ instance, memory, resolvers, egress });
+  const router = await Router.open({
+    instance,
+    memory,
+    resolvers,
+    egress,
+    onRefused: (slot, why) => log.debug({ op: "egress.refuse", slot }, why),
+  });
   journal.setFact("router", router.memory);
   return router;
 }

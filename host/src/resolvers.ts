@@ -1,20 +1,11 @@
 import { readFile } from "node:fs/promises";
-import { isIPv4 } from "node:net";
+import { isIP } from "node:net";
+import { GATEWAY_ADDRESS } from "./network/address-plan.ts";
 
-/** systemd-resolved's stub listens on loopback, out of a sandbox's reach; the servers behind it stand here. */
-const CANDIDATES = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-
-/**
- * Name servers a sandbox with internet access may ask: the machine's own IPv4 ones that are not on loopback. They are
- * let through on port 53 even when their address is private.
- */
-export async function findResolvers(paths: readonly string[] = CANDIDATES): Promise<string[]> {
-  for (const path of paths) {
-    const text = await readFile(path, "utf8").catch(() => "");
-    const usable = parseNameservers(text).filter((address) => isIPv4(address) && !address.startsWith("127."));
-    if (usable.length > 0) return [...new Set(usable)].slice(0, 3);
-  }
-  return [];
+/** Name servers that sandboxes' questions are passed on to: the machine's own, at most three, as in any resolver. */
+export async function findResolvers(path = "/etc/resolv.conf"): Promise<string[]> {
+  const text = await readFile(path, "utf8").catch(() => "");
+  return [...new Set(parseNameservers(text).filter((address) => isIP(address) !== 0))].slice(0, 3);
 }
 
 function parseNameservers(text: string): string[] {
@@ -24,9 +15,8 @@ function parseNameservers(text: string): string[] {
     .filter((address) => address !== undefined);
 }
 
-/** Text of a guest's /etc/resolv.conf. */
-export function resolvConfText(resolvers: readonly string[]): string {
-  return [...resolvers.map((address) => `nameserver ${address}`), "options timeout:2 attempts:2", ""].join(
-    "\n",
-  );
-}
+/**
+ * A guest's /etc/resolv.conf, whatever its policy: questions to its gateway come to the resolver on the host. The same for
+ * all, so that it need not change with the policy.
+ */
+export const RESOLV_CONF = `nameserver ${GATEWAY_ADDRESS}\noptions timeout:2 attempts:2\n`;

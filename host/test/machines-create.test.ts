@@ -1,4 +1,5 @@
 import { CodedError } from "@torpor/protocol";
+import { RESOLV_CONF } from "../src/resolvers.ts";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { InitBehaviour } from "./fakes/fake-guest.ts";
 import { TEST_SPEC } from "./fakes/journal-entry.ts";
@@ -54,10 +55,10 @@ describe("creating a machine", () => {
     expect(bench.driver.machine(1).limits).toEqual({ cpu: 0.5, memoryMib: 333 });
   });
 
-  test("cuts the network off before the guest is unlocked, and names no resolver, when egress is none", async () => {
+  test("cuts the network off before the guest is unlocked when egress is none; its resolver, which refuses, is the one of all", async () => {
     await bench.machines.create("one", { ...TEST_SPEC, network: "none" });
     expect(bench.router.slots.get(1)).toBe("none");
-    expect(bench.driver.machine(1).guest?.inits[0]?.["resolv_conf"]).toBe("");
+    expect(bench.driver.machine(1).guest?.inits[0]?.["resolv_conf"]).toBe(RESOLV_CONF);
   });
 
   test("makes one machine when the same id is asked for many times at once", async () => {

@@ -1,14 +1,9 @@
 import fc from "fast-check";
 import { isIPv4 } from "node:net";
 import { describe, expect, test } from "vitest";
+import { NEVER_REACHABLE } from "@torpor/protocol";
 import { instanceNames } from "../src/instance.ts";
-import {
-  addressBlock,
-  BLOCK_COUNT,
-  DENIED_DESTINATIONS,
-  MAX_SLOT,
-  routeTouchesBlock,
-} from "../src/network/address-plan.ts";
+import { addressBlock, BLOCK_COUNT, MAX_SLOT, routeTouchesBlock } from "../src/network/address-plan.ts";
 
 function toNumber(address: string): number {
   return address.split(".").reduce((value, part) => value * 256 + Number(part), 0);
@@ -73,7 +68,7 @@ describe("the address plan", () => {
       fc.property(anyBlock, anySlot, (block, slot) => {
         const addresses = addressBlock(block);
         for (const address of [addresses.hostAddress, addresses.routerAddress, addresses.slotAddress(slot)]) {
-          expect(DENIED_DESTINATIONS.some((cidr) => contains(cidr, address))).toBe(true);
+          expect(NEVER_REACHABLE.some((cidr) => contains(cidr, address))).toBe(true);
         }
       }),
     );
@@ -87,11 +82,12 @@ describe("the address plan", () => {
     "169.254.169.254",
     "127.0.0.1",
     "100.100.100.200",
+    "168.63.129.16",
     "0.0.0.0",
     "224.0.0.1",
     "255.255.255.255",
   ])("denies %s", (address) => {
-    expect(DENIED_DESTINATIONS.some((cidr) => contains(cidr, address))).toBe(true);
+    expect(NEVER_REACHABLE.some((cidr) => contains(cidr, address))).toBe(true);
   });
 
   test.each([
@@ -104,7 +100,7 @@ describe("the address plan", () => {
     "198.20.0.1",
     "223.255.255.255",
   ])("does not deny %s", (address) => {
-    expect(DENIED_DESTINATIONS.some((cidr) => contains(cidr, address))).toBe(false);
+    expect(NEVER_REACHABLE.some((cidr) => contains(cidr, address))).toBe(false);
   });
 });
 

@@ -4,7 +4,7 @@ import { SANDBOX_STATES } from "./states.ts";
 
 /**
  * What happens to sandboxes, as data. One event for every move of a record, of type `sandbox.<state it entered>`, and
- * `sandbox.updated` when its clocks or its shape changed.
+ * `sandbox.updated` when its clocks, its shape or its network policy changed.
  */
 export const EVENT_TYPES = [
   ...SANDBOX_STATES.map((state) => `sandbox.${state}` as const),

@@ -24,6 +24,8 @@ export const LIMITS = {
   maxEnvBytes: 128 * 1024,
   maxSecretEntries: 64,
   maxSecretBytes: 64 * 1024,
+  /** Entries of a network policy, `allow` and `deny` together. */
+  maxNetworkEntries: 1000,
   /** Linux PATH_MAX less the NUL. */
   maxPathBytes: 4095,
   maxCommandBytes: 1024 * 1024,

@@ -7,7 +7,7 @@
  *     GET    /v1/machines                     { machines: Machine[] }
  *     GET    /v1/machines/{id}                Machine (ended ones too, for 7 days); with ?settled_within_ms=N once it
  *                                             is neither paused nor on its way to another state, or after that time
- *     PATCH  /v1/machines/{id}                MachineUpdate -> Machine
+ *     PATCH  /v1/machines/{id}                MachineUpdate -> Machine; in the journal, and in force, when it answers
  *     DELETE /v1/machines/{id}?reason=user    Machine (ended; idempotent)
  *     ANY    /v1/machines/{id}/ports/{port}/* proxied to that port of the guest, upgrades (WebSockets) too; on 49983 the
  *                                             host adds its tokens. PORT_HEADERS says what the server may add
@@ -32,12 +32,12 @@
 import { z } from "zod";
 import { LIMITS } from "./limits.ts";
 import { sandboxIdSchema, snapshotIdSchema, templateNameSchema } from "./ids.ts";
+import { type NetworkPolicy, networkPolicySchema } from "./network-policy.ts";
 import {
   type ActivityKind,
   type Attestation,
   envSchema,
   type HoldKind,
-  networkSchema,
   secretsSchema,
 } from "./sandbox.ts";
 import type { EndReason } from "./states.ts";
@@ -61,7 +61,7 @@ export const machineSpecSchema = z.strictObject({
   cpu: z.number().positive(),
   memory_mb: z.number().int().positive(),
   disk_mb: z.number().int().positive(),
-  network: networkSchema,
+  network: networkPolicySchema,
   env: envSchema,
   /** Environment whose values stand in no answer and no log, and on the disk only sealed. */
   secrets: secretsSchema.default({}),
@@ -93,6 +93,7 @@ export const machineUpdateSchema = z.strictObject({
   on_idle: z.enum(["hibernate", "pause", "destroy", "none"]).optional(),
   retention_seconds: z.number().int().positive().nullable().optional(),
   auto_wake: z.boolean().optional(),
+  network: networkPolicySchema.optional(),
 });
 export type MachineUpdate = z.infer<typeof machineUpdateSchema>;
 
@@ -147,7 +148,7 @@ export interface Machine {
   cpu: number;
   memory_mb: number;
   disk_mb: number;
-  network: "internet" | "none";
+  network: NetworkPolicy;
   created_at: string;
   started_at: string | null;
   deadline_unix_ms: number | null;
@@ -183,7 +184,16 @@ export interface Machine {
 
 export interface HostEvent {
   seq: number;
-  type: "started" | "ended" | "failed" | "deadline_changed" | "paused" | "resumed" | "hibernated" | "woken";
+  type:
+    | "started"
+    | "ended"
+    | "failed"
+    | "deadline_changed"
+    | "network_changed"
+    | "paused"
+    | "resumed"
+    | "hibernated"
+    | "woken";
   machine_id: string;
   at: string;
   machine: Machine;
@@ -203,7 +213,7 @@ export interface MachineSnapshot {
   cpu: number;
   memory_mb: number;
   disk_mb: number;
-  network: "internet" | "none";
+  network: NetworkPolicy;
   size_bytes: number;
   created_at: string;
 }

@@ -1,6 +1,7 @@
 import { z } from "zod";
 import { sandboxIdSchema, snapshotIdSchema, templateNameSchema, tenantSchema } from "./ids.ts";
 import { DEFAULT_TEMPLATE, LIMITS } from "./limits.ts";
+import { networkSchema, shownNetworkSchema } from "./network-policy.ts";
 import { SANDBOX_STATES } from "./states.ts";
 
 const noNul = (text: string): boolean => !text.includes("\0");
@@ -66,9 +67,6 @@ export const ttlSecondsSchema = z
   .int("must be a whole number of seconds")
   .min(1, "must be at least 1")
   .max(LIMITS.maxTtlSeconds, `must be at most ${LIMITS.maxTtlSeconds} (30 days)`);
-
-export const networkSchema = z.enum(["internet", "none"]);
-export type NetworkPolicy = z.infer<typeof networkSchema>;
 
 /** `idle_timeout_seconds`: whole seconds without owner activity. */
 export const idleTimeoutSecondsSchema = z
@@ -198,7 +196,7 @@ export const sandboxSchema = z.object({
   cpu: z.number(),
   memory_mb: z.number().int(),
   disk_mb: z.number().int(),
-  network: networkSchema,
+  network: shownNetworkSchema,
   on_expire: onExpireSchema,
   idle_timeout_seconds: z.number().int().nullable(),
   on_idle: onIdleSchema,

@@ -1,5 +1,6 @@
 import type { KeyedCallOptions } from "./call-options.ts";
 import { TimeoutError } from "./errors.ts";
+import type { Network } from "./network-policy.ts";
 import { pathSegment } from "./request-path.ts";
 import { requestJson } from "./request-json.ts";
 import { newIdempotencyKey, type Transport } from "./transport.ts";
@@ -51,8 +52,8 @@ export interface SandboxCreateOptions extends KeyedCallOptions {
   memoryMb?: number | undefined;
   /** Default 4096. */
   diskMb?: number | undefined;
-  /** Default `internet`: out to public addresses only. `none`: no network. */
-  network?: "internet" | "none" | undefined;
+  /** What it may reach. Default `internet`: public addresses only. `none`: nothing. */
+  network?: Network | undefined;
 }
 
 /** Longest time for a create: a miss of the pool restores on the spot, milliseconds. */

@@ -68,6 +68,7 @@ export type {
   WatchOptions,
   WriteOptions,
 } from "./sandbox-files.ts";
+export type { Network, NetworkPolicy, NetworkRules } from "./network-policy.ts";
 export type { Lifecycle, LifecycleUpdate } from "./sandbox-lifecycle.ts";
 export type { SandboxStateInventory, StateKind, StateOptions, Survival } from "./sandbox-state.ts";
 export type { Snapshot, SnapshotFilter, SnapshotOptions, Snapshots } from "./snapshots.ts";

@@ -1,3 +1,4 @@
+import type { NetworkPolicy } from "./network-policy.ts";
 import type { AttestationWire, SandboxStateWire, SandboxWire } from "./wire.ts";
 
 /** States of a sandbox; those that end in `-ing` are transitions under way. */
@@ -38,7 +39,8 @@ export interface SandboxInfo {
   cpu: number;
   memoryMb: number;
   diskMb: number;
-  network: "internet" | "none";
+  /** What it may reach. */
+  network: NetworkPolicy;
   onExpire: OnExpire;
   /** Seconds without owner activity until `onIdle`; null for none. */
   idleTimeoutSeconds: number | null;

@@ -1,4 +1,5 @@
 import type { CallOptions } from "./call-options.ts";
+import type { Network } from "./network-policy.ts";
 import { requestJson } from "./request-json.ts";
 import { dateOrNull, type OnExpire, type OnIdle, type SandboxState } from "./sandbox-info.ts";
 import type { Transport } from "./transport.ts";
@@ -83,6 +84,12 @@ export class SandboxLifecycle {
   set(update: LifecycleUpdate, { signal, timeoutMs }: CallOptions): Promise<SandboxWire> {
     const json = requestJson(update, new Set());
     const path = `${this.#root}/lifecycle`;
+    return this.#transport.json({ method: "PATCH", path, json, signal, timeoutMs });
+  }
+
+  setNetwork(network: Network, { signal, timeoutMs }: CallOptions): Promise<SandboxWire> {
+    const json = JSON.stringify({ network });
+    const path = `${this.#root}/network`;
     return this.#transport.json({ method: "PATCH", path, json, signal, timeoutMs });
   }
 

@@ -28,6 +28,7 @@ import { type SandboxInfo, sandboxInfoFromWire } from "./sandbox-info.ts";
 import { type CreatedPreviewUrl, type PreviewUrlOptions, SandboxPorts } from "./sandbox-ports.ts";
 import { SandboxCollection } from "./sandbox-collection.ts";
 import type { PagedList, SandboxFilter } from "./sandbox-list.ts";
+import type { Network } from "./network-policy.ts";
 import { type Lifecycle, type LifecycleUpdate, SandboxLifecycle } from "./sandbox-lifecycle.ts";
 import { sandboxState, type SandboxStateInventory, type StateOptions } from "./sandbox-state.ts";
 import { type Snapshot, type SnapshotOptions, takeSnapshot } from "./snapshots.ts";
@@ -250,6 +251,14 @@ export class Sandbox implements AsyncDisposable {
   /** Sets the deadline to `seconds` from now, sooner or later than it was. Settles when it is in force. */
   setTtl(seconds: number, options: CallOptions = {}): Promise<SandboxInfo> {
     return this.setLifecycle({ ttlSeconds: seconds }, options);
+  }
+
+  /**
+   * Changes what it may reach: the whole policy anew. Settles when it is in force; connections that it forbids are cut. A
+   * hibernated sandbox is not woken and wakes under it; forks and snapshots made later have it too.
+   */
+  async setNetwork(network: Network, options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#note(await this.#lifecycle.setNetwork(network, options));
   }
 
   /** Makes it persistent, or ephemeral again, with the clocks of that shape. `reason` is kept for those who audit. */

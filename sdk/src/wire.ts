@@ -26,6 +26,11 @@ export interface AttestationWire {
   complete: boolean;
 }
 
+export type NetworkWire =
+  | "internet"
+  | "none"
+  | { egress: "internet" | "none"; allow: string[]; deny: string[] };
+
 export interface SandboxWire {
   id: string;
   name: string | null;
@@ -39,7 +44,7 @@ export interface SandboxWire {
   cpu: number;
   memory_mb: number;
   disk_mb: number;
-  network: "internet" | "none";
+  network: NetworkWire;
   on_expire: "destroy" | "hibernate";
   idle_timeout_seconds: number | null;
   on_idle: "hibernate" | "pause" | "destroy" | "none";

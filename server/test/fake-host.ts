@@ -5,6 +5,7 @@ import type { Duplex } from "node:stream";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import {
+  canonicalNetwork,
   CodedError,
   type EndReason,
   type HostEvent,
@@ -318,7 +319,7 @@ export class FakeHost {
       cpu: spec.cpu,
       memory_mb: spec.memory_mb,
       disk_mb: spec.disk_mb,
-      network: spec.network,
+      network: canonicalNetwork(spec.network),
       created_at: now,
       started_at: now,
       deadline_unix_ms: spec.deadline_unix_ms,

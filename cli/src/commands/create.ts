@@ -1,5 +1,5 @@
 import { Command, InvalidArgumentError } from "commander";
-import type { SandboxCreateOptions } from "@torpor/sdk";
+import type { Network, SandboxCreateOptions } from "@torpor/sdk";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
@@ -25,6 +25,8 @@ export interface CreateFlags {
   memory?: number;
   disk?: number;
   network?: string;
+  allow?: string[];
+  deny?: string[];
 }
 
 /** Adds them to a command. */
@@ -58,7 +60,28 @@ export function addCreateOptions(command: Command): Command {
     .option("--cpu <cores>", "CPU limit, fractions allowed (default 1)", parseNumber)
     .option("--memory <mb>", "memory limit in MB (default 1024)", parseNumber)
     .option("--disk <mb>", "disk limit in MB (default 4096)", parseNumber)
-    .option("--network <policy>", "'internet' (default) or 'none'");
+    .option("--network <policy>", "'internet' (default without --allow) or 'none'")
+    .option(
+      "--allow <entry>",
+      "reach this address, CIDR or domain though all else is refused; may be repeated",
+      collectEntry,
+    )
+    .option("--deny <entry>", "do not reach this address, CIDR or domain; may be repeated", collectEntry);
+}
+
+/** What the flags say of a network; undefined when nothing. A word that is none is the server's to refuse. */
+export function networkOf({
+  network,
+  allow,
+  deny,
+}: Pick<CreateFlags, "network" | "allow" | "deny">): Network | undefined {
+  const egress = network as "internet" | "none" | undefined;
+  return allow === undefined && deny === undefined ? egress : { egress, allow, deny };
+}
+
+/** Gathers entries, one or several by commas. */
+export function collectEntry(text: string, gathered: string[] = []): string[] {
+  return [...gathered, ...text.split(",").map((entry) => entry.trim())];
 }
 
 /** What the client library takes. Bounds are the server's business: its refusal names the field. */
@@ -82,7 +105,7 @@ export function createOptions(flags: CreateFlags): SandboxCreateOptions {
     cpu: flags.cpu,
     memoryMb: flags.memory,
     diskMb: flags.disk,
-    network: flags.network as "internet" | "none" | undefined, // any other word is the server's to refuse
+    network: networkOf(flags),
   };
 }
 

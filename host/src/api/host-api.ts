@@ -166,7 +166,10 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
       method: "PATCH",
       pattern: /^\/v1\/machines\/([^/]+)$/,
       answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
-        json(outgoing, 200, machines.update(id, await readJson(incoming, machineUpdateSchema)));
+        const { network, ...clocks } = await readJson(incoming, machineUpdateSchema);
+        const changed = network === undefined ? undefined : await machines.setNetwork(id, network);
+        const hasClocks = Object.values(clocks).some((value) => value !== undefined);
+        json(outgoing, 200, hasClocks || changed === undefined ? machines.update(id, clocks) : changed);
       },
     },
     {

@@ -1,6 +1,6 @@
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { CodedError } from "@torpor/protocol";
+import { CodedError, networkPolicySchema } from "@torpor/protocol";
 import { z } from "zod";
 import { Checksums } from "./checksum.ts";
 import { sync } from "../sync.ts";
@@ -28,7 +28,7 @@ const manifestSchema = z.object({
   cpu: z.number(),
   memory_mb: z.number().int(),
   disk_mb: z.number().int(),
-  network: z.enum(["internet", "none"]),
+  network: networkPolicySchema,
   /** The key the locked guest asks for before it takes a new identity. */
   host_key: z.string(),
   /** What the guest was told at its last init. */

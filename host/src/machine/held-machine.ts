@@ -4,6 +4,7 @@ import {
   type Machine,
   type MachineSnapshot,
   type MachineUpdate,
+  type NetworkPolicy,
 } from "@torpor/protocol";
 import type { MachineHandle } from "../driver/driver.ts";
 import type { MachineEntry } from "../journal.ts";
@@ -22,6 +23,7 @@ import { create } from "./transition/create.ts";
 import { end, endInBackground, endLeftover } from "./transition/end.ts";
 import { failInBackground, failLeftover, stopProcesses } from "./transition/fail.ts";
 import { hibernate, rest, snapshot } from "./transition/hibernate.ts";
+import { setNetwork } from "./transition/network.ts";
 import { pause, resume } from "./transition/pause.ts";
 import { wake } from "./transition/wake.ts";
 
@@ -85,7 +87,7 @@ export class HeldMachine {
    * @throws CodedError 410 when it has ended; `wrong_state` for a deadline that comes when the earlier one has just run out
    *   and put it to sleep: a renewal wins or loses, never both
    */
-  update({ deadline_unix_ms: deadline, ...changes }: MachineUpdate): Machine {
+  update({ deadline_unix_ms: deadline, ...changes }: Omit<MachineUpdate, "network">): Machine {
     const { entry } = this;
     if (this.phase.name !== "paused" && this.phase.name !== "hibernated" && this.phase.name !== "moving")
       this.requireRunning();
@@ -113,6 +115,16 @@ export class HeldMachine {
     this.#state.clocks.arm();
     this.#state.tell("deadline_changed");
     return this.show();
+  }
+
+  /**
+   * Changes what it may reach: in the journal, and in force wherever it runs, when this resolves. A sleeping one wakes under
+   * it. On an error all stays as it was.
+   *
+   * @throws CodedError 410 when it has ended
+   */
+  setNetwork(network: NetworkPolicy): Promise<Machine> {
+    return setNetwork(this.#state, network);
   }
 
   /** Stops it in RAM. Idempotent. */

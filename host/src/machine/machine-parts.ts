@@ -41,8 +41,6 @@ export interface MachineParts {
   secretValues: Pick<SecretValues, "hold">;
   clock: Clock;
   log: Log;
-  /** Written to each guest's /etc/resolv.conf. */
-  resolvConf: string;
   capacity: Capacity;
   headroom: () => Headroom;
   /** How long the agent of an idle machine may be silent before the machine is taken to have failed. */

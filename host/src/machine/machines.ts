@@ -4,6 +4,7 @@ import {
   type Machine,
   type MachineSnapshot,
   type MachineUpdate,
+  type NetworkPolicy,
   type ResolvedMachineSpec,
 } from "@torpor/protocol";
 import type { MachineHandle } from "../driver/driver.ts";
@@ -151,8 +152,13 @@ export class Machines {
   }
 
   /** Changes clocks; in the journal when this returns. @throws CodedError `sandbox_not_found`, `sandbox_ended` */
-  update(id: string, update: MachineUpdate): Machine {
+  update(id: string, update: Omit<MachineUpdate, "network">): Machine {
     return this.#require(id).update(update);
+  }
+
+  /** Changes what it may reach; in the journal and in force when this resolves. @throws CodedError `sandbox_not_found`, `sandbox_ended` */
+  async setNetwork(id: string, network: NetworkPolicy): Promise<Machine> {
+    return this.#require(id).setNetwork(network);
   }
 
   async pause(id: string): Promise<Machine> {

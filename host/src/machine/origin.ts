@@ -6,6 +6,7 @@ import { bindIncarnation } from "./incarnations.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import type { Live } from "./phase.ts";
 import { requireSnapshot, snapshotNotFound } from "./snapshots.ts";
+import { enforceNetwork } from "./unlock.ts";
 
 /** A machine that is to become one of the host's, still locked, and what its init must be told. */
 export interface Origin {
@@ -73,9 +74,12 @@ async function fromSnapshot(
   };
   Object.assign(entry, { templateHash: manifest.template_hash, source: "snapshot", settings });
   const origin = { source: "snapshot", from: snapshotId, generation: entry.generation } as const;
-  const bind = (place: MachinePlace): void => bindIncarnation(entry, place, origin, parts);
+  const takePlace = (place: MachinePlace): Promise<void> => {
+    bindIncarnation(entry, place, origin, parts);
+    return enforceNetwork(entry, place.slot, parts);
+  };
   return {
-    machine: await sleep.restore(manifest, signal, bind),
+    machine: await sleep.restore(manifest, signal, takePlace),
     identity: { machine_id: entry.machineId, previous_host_key: manifest.host_key },
   };
 }

@@ -1,3 +1,4 @@
+import type { OnPlace } from "./sleep.ts";
 import { availableParallelism } from "node:os";
 import { type Clock, Gate, type Log } from "@torpor/base";
 import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
@@ -146,14 +147,14 @@ export class Pool {
    * Restores another image that stands on this template, into an empty process where one waits. The caller owns the machine
    * from then on.
    *
-   * @param onPlace called with its place before the image goes into it
+   * @param onPlace awaited, with its place, before the image goes into it
    * @throws why it failed; nothing of it stays then
    */
   async restore(
     diskMib: number,
     imageDir: string,
     signal: AbortSignal,
-    onPlace: (place: MachinePlace) => void,
+    onPlace: OnPlace,
   ): Promise<MachineHandle> {
     this.#acquiring += 1;
     try {
@@ -278,12 +279,12 @@ export class Pool {
     diskMib: number,
     imageDir: string,
     signal: AbortSignal,
-    onPlace: (place: MachinePlace) => void = () => {},
+    onPlace: OnPlace = () => {},
   ): Promise<MachineHandle> {
     const { slots, driver, template, limits } = this.#options;
     const place = shell?.place ?? (await slots.make(diskMib, "internet"));
     try {
-      onPlace(place);
+      await onPlace(place);
       if (shell === undefined)
         return await driver.start(template.golden.root, place, limits, imageDir, signal);
       await driver.restore(shell, imageDir, signal);

@@ -6,15 +6,22 @@ import type { MachineEntry } from "../journal.ts";
 import { checkImageFits, type Headroom } from "./capacity.ts";
 import { GuestClient } from "./guest-client.ts";
 
+/** Awaited with the place of a machine before an image goes into it. */
+export type OnPlace = (place: MachinePlace) => Promise<void> | void;
+
 /** Where images are restored to. */
 export interface RestoreTarget {
-  /** Restores an image that stands on this template, into an empty machine where one waits. On an error nothing stays. */
+  /**
+   * Restores an image that stands on this template, into an empty machine where one waits. On an error nothing stays.
+   *
+   * @param onPlace awaited before the image goes into its place
+   */
   restore(
     templateHash: string,
     diskMib: number,
     imageDir: string,
     signal: AbortSignal,
-    onPlace: (place: MachinePlace) => void,
+    onPlace: OnPlace,
   ): Promise<MachineHandle>;
 }
 
@@ -107,14 +114,11 @@ export class Sleep {
    * Restores an image and waits for the guest's first answer. The image's checksums are read
    * meanwhile; the machine is handed out only when they hold.
    *
-   * @param onPlace called with the machine's place before the image goes into it
+   * @param onPlace awaited, with the machine's place, before the image goes into it: what is restored goes on at once, long
+   *   before its agent is unlocked, and must find its network policy in force
    * @throws CodedError `image_corrupt`, `image_incompatible`, or what failed; nothing stays then
    */
-  async restore(
-    manifest: ImageManifest,
-    signal: AbortSignal,
-    onPlace: (place: MachinePlace) => void,
-  ): Promise<Restored> {
+  async restore(manifest: ImageManifest, signal: AbortSignal, onPlace: OnPlace): Promise<Restored> {
     const { images, target, clear } = this.#options;
     this.checkCompatible(manifest);
     const damaged = new AbortController();

@@ -1,17 +1,17 @@
 import { mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { Gate } from "@torpor/base";
-import { CodedError, randomText } from "@torpor/protocol";
+import { CodedError, type NetworkPolicy, randomText } from "@torpor/protocol";
 import type { CgroupTree } from "../cgroup.ts";
 import type { Driver, MachinePlace } from "../driver/driver.ts";
 import { MAX_SLOT } from "../network/address-plan.ts";
-import type { Egress, Router, SlotNetwork } from "../network/router.ts";
+import type { Router, SlotNetwork } from "../network/router.ts";
 
 /** Clearing one is some ten short processes. */
 const SWEEP_WIDTH = 4;
 
 /** What is made ahead may go anywhere, as most machines may; nothing runs in it yet. */
-const AHEAD_EGRESS: Egress = "internet";
+const AHEAD_EGRESS: NetworkPolicy = "internet";
 const LAPSE_MS = 10_000;
 
 export interface SlotsOptions {
@@ -56,7 +56,7 @@ export class Slots {
   }
 
   /** A fresh place. On an error nothing of it stays. @throws CodedError `capacity_exhausted` */
-  async make(diskMib: number, egress: Egress): Promise<MachinePlace> {
+  async make(diskMib: number, egress: NetworkPolicy): Promise<MachinePlace> {
     const { router } = this.#options;
     const ahead = this.#ahead.shift();
     const slot = ahead?.slot ?? this.#pick();

@@ -5,7 +5,7 @@ import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } fr
 import { bakeGolden, findGolden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
 import type { MachineSource } from "./machine-parts.ts";
-import type { RestoreTarget } from "./sleep.ts";
+import type { OnPlace, RestoreTarget } from "./sleep.ts";
 import { Pool, type PristineMachine } from "./pool.ts";
 import type { Slots } from "./slots.ts";
 
@@ -83,7 +83,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     diskMib: number,
     imageDir: string,
     signal: AbortSignal,
-    onPlace: (place: MachinePlace) => void,
+    onPlace: OnPlace,
   ): Promise<MachineHandle> {
     const { store, slots, driver, limits, restoreGate } = this.#options;
     for (const opening of this.#open.values()) {
@@ -103,7 +103,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     return restoreGate.run(async () => {
       const place = await slots.make(diskMib, "internet");
       try {
-        onPlace(place);
+        await onPlace(place);
         return await driver.start(golden.root, place, limits, imageDir, signal);
       } catch (error) {
         await slots.clear(place.slot);

@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { MachineEntry } from "../journal.ts";
+import { RESOLV_CONF } from "../resolvers.ts";
 import type { GuestIdentity } from "./guest-client.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import type { Standing } from "./phase.ts";
@@ -36,8 +37,17 @@ export async function unlock(
     startTime: handle.process.startTime,
   });
   parts.driver.limit(handle, { cpu: spec.cpu, memoryMib: spec.memory_mb });
-  if (spec.network === "none") await parts.router.setEgress(handle.place.slot, "none");
+  await enforceNetwork(entry, handle.place.slot, parts);
   await introduce(entry, machine, incarnation, parts, signal);
+}
+
+/** Puts a fresh slot, which has plain internet, under the machine's network policy. */
+export async function enforceNetwork(
+  { spec }: MachineEntry,
+  slot: number,
+  { router }: Pick<MachineParts, "router">,
+): Promise<void> {
+  if (spec.network !== "internet") await router.setEgress(slot, spec.network);
 }
 
 /** Unlocks a machine that was only frozen: limits, egress, identity and generation are the ones it has. @throws as {@link unlock} */
@@ -59,7 +69,7 @@ async function introduce(
   entry: MachineEntry,
   { guest }: Standing,
   incarnation: Incarnation,
-  { resolvConf, clock, secretBox, secretValues }: MachineParts,
+  { clock, secretBox, secretValues }: MachineParts,
   signal: AbortSignal,
 ): Promise<void> {
   const { spec, settings } = entry;
@@ -79,7 +89,7 @@ async function introduce(
       access_token: entry.accessToken,
       host_key: hostKey,
       entropy_base64: randomBytes(64).toString("base64"),
-      resolv_conf: spec.network === "none" ? "" : resolvConf,
+      resolv_conf: RESOLV_CONF,
       default_user: settings.user,
       default_workdir: settings.workdir,
       pids_limit: GUEST_PIDS_LIMIT,

@@ -1,4 +1,5 @@
 import { isIPv4 } from "node:net";
+import { ipv4Number } from "@torpor/protocol";
 
 /**
  * Addresses. Inside, every sandbox has the same address, so that a snapshot restores anywhere (gVisor's sentry dies
@@ -36,6 +37,8 @@ export interface AddressBlock {
   routerAddress: string;
   /** Outside address of a slot. */
   slotAddress(slot: number): string;
+  /** The slot of an outside address; undefined when it is none's. */
+  slotOf(address: string): number | undefined;
 }
 
 const BASE = (198 << 24) | (18 << 16);
@@ -58,6 +61,10 @@ export function addressBlock(index: number): AddressBlock {
       if (!Number.isInteger(slot) || slot < 1 || slot > MAX_SLOT) throw new RangeError(`no slot ${slot}`);
       return dotted(start + slot);
     },
+    slotOf(address) {
+      const slot = (ipv4Number(address) ?? 0) - (start >>> 0);
+      return slot >= 1 && slot <= MAX_SLOT ? slot : undefined;
+    },
   };
 }
 
@@ -74,21 +81,3 @@ export function routeTouchesBlock(destination: string, block: AddressBlock): boo
     Math.floor(text.split(".").reduce((value, part) => value * 256 + Number(part), 0) / size);
   return start(address) === start(block.slotAddress(1));
 }
-
-/**
- * Destinations no sandbox may reach: this network, private, shared, loopback, link-local (cloud metadata),
- * protocol assignments, benchmarking (other sandboxes), multicast, reserved. RFC 6890.
- */
-export const DENIED_DESTINATIONS = [
-  "0.0.0.0/8",
-  "10.0.0.0/8",
-  "100.64.0.0/10",
-  "127.0.0.0/8",
-  "169.254.0.0/16",
-  "172.16.0.0/12",
-  "192.0.0.0/24",
-  "192.168.0.0/16",
-  "198.18.0.0/15",
-  "224.0.0.0/4",
-  "240.0.0.0/4",
-] as const;

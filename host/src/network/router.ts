@@ -1,28 +1,32 @@
-import { run } from "@torpor/base";
-import { CodedError } from "@torpor/protocol";
+import { Gate, run } from "@torpor/base";
+import { CodedError, type NetworkPolicy } from "@torpor/protocol";
 import type { Instance } from "../instance.ts";
 import {
   type AddressBlock,
   addressBlock,
   BLOCK_COUNT,
-  DENIED_DESTINATIONS,
   GATEWAY_ADDRESS,
   GATEWAY_MAC,
   GUEST_ADDRESS,
   GUEST_MAC,
   GUEST_PREFIX_LENGTH,
   routeTouchesBlock,
-  MAX_SLOT,
 } from "./address-plan.ts";
+import { DnsUpstream } from "./dns-upstream.ts";
+import { EgressGate } from "./egress-gate.ts";
+import { EgressPolicy } from "./egress-policy.ts";
+import { type GatePorts, noSlotRules, slotRules } from "./egress-rules.ts";
 import { turnForwardingBack, turnForwardingOn } from "./ip-forward.ts";
+import { hostRules, routerRules } from "./router-rules.ts";
 
-/** What egress a slot has. */
-export type Egress = "internet" | "none";
+const PLAIN_INTERNET = new EgressPolicy("internet");
 
 /** What a router leaves for the next host process of its instance. */
 export interface RouterMemory {
   /** Index of its address block. */
   block: number;
+  /** Of its gate; absent in a journal of an earlier version. */
+  ports?: GatePorts;
 }
 
 /** A slot's place in the network. */
@@ -42,37 +46,52 @@ export interface SlotNetwork {
  * bypasses the IP stack of its namespace, and every guest has the same address, so the router writes the slot's
  * outside address as source of what comes from `s<n>` before routing and the guest's as destination of what leaves
  * by it. In the host's own namespace stand one link, one route and one nft table.
+ *
+ * Addresses are judged by the rules, names by the gate (`egress-gate.ts`). Plain internet costs a slot no rule.
  */
 export class Router {
   readonly #instance: Instance;
   readonly #block: AddressBlock;
-  /** Slots in the set `offline`. */
-  readonly #offline = new Set<number>();
+  /** Listens once the uplink is there. */
+  #openGate: EgressGate | undefined;
+  /** Slots with rules of their own. */
+  readonly #underPolicy = new Set<number>();
+  /** One change of rules at a time: of two of one slot the later holds. */
+  readonly #changing = new Gate(1);
 
   private constructor(instance: Instance, block: AddressBlock) {
     this.#instance = instance;
     this.#block = block;
   }
 
+  get #gate(): EgressGate {
+    if (this.#openGate === undefined) throw new Error("the router's gate is not open");
+    return this.#openGate;
+  }
+
   /** State to hand to the next {@link Router.open} of this instance, for the journal. */
   get memory(): RouterMemory {
-    return { block: this.#block.index };
+    return { block: this.#block.index, ports: this.#gate.ports };
   }
 
   /**
    * Makes the router, or takes over the one an earlier host left (`memory` is what that one remembered). Rules are
    * loaded anew in one transaction; `egress` says what each living slot may reach.
+   *
+   * @param resolvers name servers that the sandboxes' questions are passed on to
    */
   static async open(options: {
     instance: Instance;
     memory?: RouterMemory | undefined;
     resolvers: readonly string[];
-    egress: ReadonlyMap<number, Egress>;
+    egress: ReadonlyMap<number, NetworkPolicy>;
+    /** Told of each connection that the gate refused, and why. */
+    onRefused?: (slot: number, why: string) => void;
   }): Promise<Router> {
     const { instance, memory } = options;
     const existing = memory === undefined ? undefined : new Router(instance, addressBlock(memory.block));
     if (existing !== undefined && (await existing.#isWhole())) {
-      await existing.#loadRules(options.resolvers, options.egress);
+      await existing.#start(options, options.egress);
       await turnForwardingOn();
       return existing;
     }
@@ -81,9 +100,28 @@ export class Router {
     await removeRouter(instance);
     const router = new Router(instance, await freeBlock());
     await router.#build();
-    await router.#loadRules(options.resolvers, new Map());
+    await router.#start(options, new Map());
     await turnForwardingOn();
     return router;
+  }
+
+  async #start(
+    { memory, resolvers, onRefused = () => {} }: Parameters<typeof Router.open>[0],
+    egress: ReadonlyMap<number, NetworkPolicy>,
+  ): Promise<void> {
+    const upstream = new DnsUpstream(resolvers);
+    this.#openGate = await EgressGate.listen({
+      block: this.#block,
+      upstream,
+      ports: memory?.ports,
+      onRefused,
+    });
+    await this.#loadRules(egress);
+  }
+
+  /** Stops answering for sandboxes; rules and links stay. */
+  close(): void {
+    this.#gate.close();
   }
 
   /** Whether it was built to the end: the host's route is the last thing made. */
@@ -131,94 +169,23 @@ export class Router {
     ]);
   }
 
-  async #loadRules(resolvers: readonly string[], egress: ReadonlyMap<number, Egress>): Promise<void> {
+  /** All rules anew, in one transaction for each namespace: there is no moment without. */
+  async #loadRules(egress: ReadonlyMap<number, NetworkPolicy>): Promise<void> {
     const { nftTable, uplink, routerNetns } = this.#instance;
-    // All slots there can be, once: neither making nor removing one then changes a rule.
-    const sources = Array.from(
-      { length: MAX_SLOT },
-      (_, index) => `s${index + 1} : ${this.#block.slotAddress(index + 1)}`,
-    ).join(", ");
-    const offline = [...egress]
-      .filter(([, policy]) => policy === "none")
-      .map(([slot]) => `s${slot}`)
-      .join(", ");
-    const elements = (list: string): string => (list === "" ? "" : `elements = { ${list} }`);
-    await nft(
-      routerNetns,
-      `
-table ip torpor {}
-delete table ip torpor
-table ip torpor {
-  map guest_source { type ifname : ipv4_addr; ${elements(sources)} }
-  set offline { type ifname; ${elements(offline)} }
-  set resolvers { type ipv4_addr; ${elements(resolvers.join(", "))} }
-  chain from_guest {
-    type filter hook prerouting priority -310; policy accept;
-    iifname "s*" ip saddr != ${GUEST_ADDRESS} drop
-    iifname "s*" ip saddr set iifname map @guest_source
-  }
-  chain to_guest {
-    type filter hook postrouting priority 310; policy accept;
-    oifname "s*" ip daddr set ${GUEST_ADDRESS}
-  }
-  chain forward {
-    type filter hook forward priority 0; policy drop;
-    iifname "up0" oifname "s*" accept
-    iifname "s*" oifname "s*" jump refuse
-    iifname "s*" ct state established,related accept
-    iifname @offline jump refuse
-    iifname "s*" ip daddr @resolvers meta l4proto { tcp, udp } th dport 53 accept
-    iifname "s*" ip daddr { ${DENIED_DESTINATIONS.join(", ")} } jump refuse
-    iifname "s*" oifname "up0" accept
-  }
-  chain refuse {
-    meta l4proto tcp reject with tcp reset
-    reject with icmp admin-prohibited
-  }
-  chain input {
-    type filter hook input priority 0; policy drop;
-    iifname "up0" accept
-    ct state established,related accept
-  }
-}
-table ip6 torpor {}
-delete table ip6 torpor
-table ip6 torpor {
-  chain forward { type filter hook forward priority 0; policy drop; }
-  chain input { type filter hook input priority 0; policy drop; }
-}
-`,
-    );
-    for (const [slot, policy] of egress) if (policy === "none") this.#offline.add(slot);
-    // The host's own services are refused whatever address they listen on; only answers to the host's own
-    // connections come in. Nothing from outside starts a connection to a sandbox.
-    await nft(
-      undefined,
-      `
-table inet ${nftTable} {}
-delete table inet ${nftTable}
-table inet ${nftTable} {
-  chain input {
-    type filter hook input priority -5; policy accept;
-    iifname "${uplink}" ct state established,related accept
-    iifname "${uplink}" drop
-  }
-  chain forward {
-    type filter hook forward priority -5; policy accept;
-    oifname "${uplink}" ct state established,related accept
-    oifname "${uplink}" drop
-  }
-  chain postrouting {
-    type nat hook postrouting priority 100; policy accept;
-    ip saddr ${this.#block.cidr} oifname != "${uplink}" masquerade
-  }
-}
-`,
-    );
+    const slots: string[] = [];
+    for (const [slot, network] of egress) {
+      const policy = new EgressPolicy(network);
+      this.#gate.set(slot, policy);
+      if (policy.isPlainInternet) continue;
+      slots.push(slotRules(slot, policy, this.#gate));
+      this.#underPolicy.add(slot);
+    }
+    await nft(routerNetns, `${routerRules(this.#block, this.#gate.ports)}${slots.join("")}`);
+    await nft(undefined, hostRules(nftTable, uplink, this.#block, this.#gate.ports));
   }
 
   /** Makes the namespace and the link of a slot. On an error nothing of it stays. */
-  async addSlot(slot: number, egress: Egress): Promise<SlotNetwork> {
+  async addSlot(slot: number, egress: NetworkPolicy): Promise<SlotNetwork> {
     const { routerNetns } = this.#instance;
     const netns = this.#instance.slotNetns(slot);
     const address = this.#block.slotAddress(slot);
@@ -241,7 +208,7 @@ table inet ${nftTable} {
           `route add default via ${GATEWAY_ADDRESS}`,
         ]),
         // Before the link is up in either namespace nothing can have left by it.
-        egress === "none" ? this.setEgress(slot, "none") : undefined,
+        egress === "internet" ? this.#gate.set(slot, PLAIN_INTERNET) : this.setEgress(slot, egress),
       ]);
     } catch (error) {
       await this.removeSlot(slot);
@@ -250,29 +217,43 @@ table inet ${nftTable} {
     return { slot, netns, address };
   }
 
-  /** Changes what a slot may reach. Connections under way keep their conntrack entry; new ones obey. */
-  async setEgress(slot: number, egress: Egress): Promise<void> {
-    // Adding what is there is no error; deleting what is not is one, so it is added first, in the same transaction.
-    const element = `element ip torpor offline { s${slot} }`;
-    await nft(
-      this.#instance.routerNetns,
-      egress === "none" ? `add ${element}` : `add ${element}\ndelete ${element}`,
-    );
-    if (egress === "none") this.#offline.add(slot);
-    else this.#offline.delete(slot);
+  /**
+   * Changes what a slot may reach, in force when this returns. What is under way and not allowed any more is cut: at its
+   * next packet, or at once when it passes by the gate. On an error all stays as it was.
+   */
+  setEgress(slot: number, network: NetworkPolicy): Promise<void> {
+    const policy = network === "internet" ? PLAIN_INTERNET : new EgressPolicy(network);
+    return this.#changing.run(async () => {
+      const before = this.#gate.policyOf(slot);
+      this.#gate.set(slot, policy);
+      try {
+        await nft(
+          this.#instance.routerNetns,
+          policy.isPlainInternet ? noSlotRules(slot) : slotRules(slot, policy, this.#gate),
+        );
+      } catch (error) {
+        if (before !== undefined) this.#gate.set(slot, before);
+        throw error;
+      }
+      if (policy.isPlainInternet) this.#underPolicy.delete(slot);
+      else this.#underPolicy.add(slot);
+    });
   }
 
   /** Removes all of a slot that exists. Idempotent. */
   async removeSlot(slot: number): Promise<void> {
+    this.#gate.forget(slot);
     await Promise.all([
       ipBatch(this.#instance.routerNetns, [`link del s${slot}`], { force: true }),
       ipBatch(undefined, [`netns del ${this.#instance.slotNetns(slot)}`], { force: true }),
-      this.#offline.has(slot) ? this.setEgress(slot, "internet") : undefined,
+      this.#underPolicy.has(slot) ? this.setEgress(slot, "internet") : undefined,
     ]);
+    this.#gate.forget(slot);
   }
 
   /** Removes the router and all that hangs on it, and puts ip_forward back as it was found. */
   async remove(): Promise<void> {
+    this.close();
     await removeRouter(this.#instance);
     if (!(await otherInstanceUp(this.#instance))) await turnForwardingBack();
   }

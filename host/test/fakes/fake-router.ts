@@ -1,18 +1,19 @@
-import type { Egress, Router, SlotNetwork } from "../../src/network/router.ts";
+import type { NetworkPolicy } from "@torpor/protocol";
+import type { Router, SlotNetwork } from "../../src/network/router.ts";
 
 /** Keeps the books of slots' networks; each slot is a loopback address. */
 export class FakeRouter implements Pick<Router, "addSlot" | "removeSlot" | "setEgress" | "slotsInPlace"> {
   /** Slots in place and what they may reach. */
-  readonly slots = new Map<number, Egress>();
+  readonly slots = new Map<number, NetworkPolicy>();
   failNextEgress = false;
 
-  addSlot(slot: number, egress: Egress): Promise<SlotNetwork> {
+  addSlot(slot: number, egress: NetworkPolicy): Promise<SlotNetwork> {
     if (this.slots.has(slot)) return Promise.reject(new Error(`slot ${slot} has a network already`));
     this.slots.set(slot, egress);
     return Promise.resolve({ slot, netns: `fake-${slot}`, address: fakeAddress(slot) });
   }
 
-  setEgress(slot: number, egress: Egress): Promise<void> {
+  setEgress(slot: number, egress: NetworkPolicy): Promise<void> {
     if (this.failNextEgress) {
       this.failNextEgress = false;
       return Promise.reject(new Error("the fake router fails to set egress"));

@@ -119,7 +119,6 @@ export class MachineBench {
       secretValues: new SecretValues(),
       clock: this.timekeeper,
       log: silentLog,
-      resolvConf: "nameserver 192.0.2.1\n",
       capacity: { cpus: 2, memoryMb: 8192, diskMb: 16_384 },
       headroom: () => this.free,
       agentPatienceMs: this.agentPatienceMs,

@@ -56,8 +56,10 @@ function describe(
   const path = issue.path.map(String).join(".").slice(0, 200);
   if (issue.code === "invalid_union") {
     // The branch that got furthest says most: a wrong element of an array, rather than "not a string".
-    const branch = issue.errors.find((errors) =>
-      errors.some((error) => error.path.length > 0 || error.code !== "invalid_type"),
+    const branch = (
+      issue.errors.find((errors) =>
+        errors.some((error) => error.path.length > 0 || error.code === "unrecognized_keys"),
+      ) ?? issue.errors.find((errors) => errors.some((error) => error.code !== "invalid_type"))
     )?.[0];
     if (branch !== undefined)
       return describe({ ...branch, path: [...issue.path, ...branch.path] }, schema, value, what);

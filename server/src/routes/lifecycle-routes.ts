@@ -1,4 +1,5 @@
 import {
+  canonicalNetwork,
   CodedError,
   isEnding,
   type Lifecycle,
@@ -7,6 +8,7 @@ import {
   promoteSchema,
   sandboxSchema,
   updateLifecycleSchema,
+  updateNetworkSchema,
 } from "@torpor/protocol";
 import { z } from "zod";
 import { GuestClient } from "../guest/guest-client.ts";
@@ -106,6 +108,25 @@ export function addLifecycleRoutes(deps: RouteDeps): void {
     },
     async (call) => {
       const record = await sandboxes.setLifecycle(call.caller.scope, call.param("id"), call.body);
+      return { status: 200, body: shownSandbox(deps, record) };
+    },
+  );
+
+  api.add(
+    {
+      method: "patch",
+      path: "/v1/sandboxes/{id}/network",
+      tag: "lifecycle",
+      summary: "Change what a sandbox may reach",
+      description:
+        "The whole policy anew. In force, and durable, when it answers: connections that it forbids are cut. A hibernated sandbox wakes under it; nothing is woken. Copies made later have it too.",
+      scope: "sandbox:write",
+      body: updateNetworkSchema,
+      answers: { 200: { description: "The sandbox with its new policy", schema: sandboxSchema } },
+    },
+    async (call) => {
+      const network = canonicalNetwork(call.body.network);
+      const record = await sandboxes.setNetwork(call.caller.scope, call.param("id"), network);
       return { status: 200, body: shownSandbox(deps, record) };
     },
   );

@@ -1,8 +1,10 @@
 import {
+  canonicalNetwork,
   CodedError,
   type CreateSandboxRequest,
   DEFAULT_TEMPLATE,
   LIMITS,
+  type NetworkPolicy,
   type OnExpire,
   type OnIdle,
   tenantSchema,
@@ -29,7 +31,7 @@ export interface CreatePlan {
   cpu: number;
   memoryMb: number;
   diskMb: number;
-  network: "internet" | "none";
+  network: NetworkPolicy;
   fromSnapshot: SnapshotRecord | null;
 }
 
@@ -85,7 +87,7 @@ export function createPlan(
     cpu: request.cpu ?? snapshot?.cpu ?? LIMITS.defaultCpu,
     memoryMb: request.memory_mb ?? snapshot?.memoryMb ?? LIMITS.defaultMemoryMb,
     diskMb: request.disk_mb ?? snapshot?.diskMb ?? LIMITS.defaultDiskMb,
-    network: request.network ?? snapshot?.network ?? "internet",
+    network: canonicalNetwork(request.network ?? snapshot?.network ?? "internet"),
     fromSnapshot: snapshot,
   };
 }

@@ -1,4 +1,4 @@
-import { isEnding, type Machine, type Sandbox } from "@torpor/protocol";
+import { isEnding, type Machine, type Sandbox, sameNetwork } from "@torpor/protocol";
 import type { Placement } from "../host/placement.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxChanges, SandboxStore } from "../store/sandbox-store.ts";
@@ -143,6 +143,7 @@ export function differences(record: SandboxRecord, machine: Machine): SandboxCha
   if (machine.retention_seconds !== record.retentionSeconds)
     changes.retentionSeconds = machine.retention_seconds;
   if (machine.auto_wake !== record.autoWake) changes.autoWake = machine.auto_wake;
+  if (!sameNetwork(machine.network, record.network)) changes.network = machine.network;
   if (machine.image?.created_at !== record.image?.created_at) changes.image = shownImage(machine);
   const told = toldHoldings(machine);
   if (tellsNews(record.holdings, told)) changes.told = told;

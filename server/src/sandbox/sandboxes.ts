@@ -7,6 +7,7 @@ import {
   LIMITS,
   type Machine,
   type MachineUpdate,
+  type NetworkPolicy,
   newSandboxId,
   type UpdateLifecycleRequest,
 } from "@torpor/protocol";
@@ -457,6 +458,16 @@ export class Sandboxes {
       );
     }
     await host.client.updateMachine(record, { ...changes, ...deadlineIn(ttlSeconds, this.#clock) });
+    return await this.#followLiving(record);
+  }
+
+  /**
+   * Changes what it may reach; in force when this resolves, and durable. The host is told first, since it enforces; a crash
+   * before the record follows is mended by the next reconciliation. Never wakes it.
+   */
+  async setNetwork(scope: TenantScope, id: string, network: NetworkPolicy): Promise<SandboxRecord> {
+    const { record, host } = await this.requireLiving(scope, id);
+    await host.client.updateMachine(id, { network });
     return await this.#followLiving(record);
   }
 

@@ -221,5 +221,6 @@ function wireChanges(changes: SandboxChanges): Record<string, unknown> {
   if (changes.onIdle !== undefined) wire["on_idle"] = changes.onIdle;
   if (changes.retentionSeconds !== undefined) wire["retention_seconds"] = changes.retentionSeconds;
   if (changes.autoWake !== undefined) wire["auto_wake"] = changes.autoWake;
+  if (changes.network !== undefined) wire["network"] = changes.network;
   return wire;
 }

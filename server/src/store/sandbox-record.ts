@@ -3,12 +3,14 @@ import {
   type Attestation,
   attestationSchema,
   CodedError,
+  type NetworkPolicy,
   type OnExpire,
   type OnIdle,
   type Sandbox,
   type SandboxState,
 } from "@torpor/protocol";
 import type { Holdings } from "../ledger/binding-changes.ts";
+import { readNetworkColumn } from "./network-column.ts";
 import type { SandboxTable } from "./schema.ts";
 
 declare const fromStore: unique symbol;
@@ -29,7 +31,7 @@ export interface SandboxRecord {
   readonly cpu: number;
   readonly memoryMb: number;
   readonly diskMb: number;
-  readonly network: "internet" | "none";
+  readonly network: NetworkPolicy;
   readonly onExpire: OnExpire;
   readonly persistent: boolean;
   readonly idleTimeoutSeconds: number | null;
@@ -92,7 +94,7 @@ function readSandboxRow(row: Selectable<SandboxTable>): SandboxRecord {
     cpu: row.cpu,
     memoryMb: row.memory_mb,
     diskMb: row.disk_mb,
-    network: row.network,
+    network: readNetworkColumn(row.network),
     onExpire: row.on_expire,
     persistent: row.persistent !== 0,
     idleTimeoutSeconds: row.idle_timeout_seconds,

@@ -3,6 +3,7 @@ import {
   type Attestation,
   canTransition,
   isEnding,
+  type NetworkPolicy,
   type OnExpire,
   type OnIdle,
   type Sandbox,
@@ -14,6 +15,7 @@ import type { Database } from "./open-database.ts";
 import { EventStore, type EventWriter } from "./event-store.ts";
 import { bindingChanges, type Holdings, type ToldHoldings } from "../ledger/binding-changes.ts";
 import { LedgerStore, type LedgerWriter } from "./ledger-store.ts";
+import { networkColumn } from "./network-column.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { requireQuota } from "./quota.ts";
 import { type SandboxRecord, toHoldings, toSandboxRecord } from "./sandbox-record.ts";
@@ -28,7 +30,7 @@ export interface NewSandbox {
   cpu: number;
   memoryMb: number;
   diskMb: number;
-  network: "internet" | "none";
+  network: NetworkPolicy;
   host: string;
   createdAt: number;
   expiresAt: number | null;
@@ -52,6 +54,7 @@ export interface SandboxChanges {
   onIdle?: OnIdle;
   retentionSeconds?: number | null;
   autoWake?: boolean;
+  network?: NetworkPolicy;
   reason?: string;
   driver?: string;
   attestation?: Attestation | null;
@@ -125,7 +128,7 @@ export class SandboxStore {
       cpu: sandbox.cpu,
       memory_mb: sandbox.memoryMb,
       disk_mb: sandbox.diskMb,
-      network: sandbox.network,
+      network: networkColumn(sandbox.network),
       on_expire: sandbox.onExpire,
       persistent: sandbox.persistent ? 1 : 0,
       idle_timeout_seconds: sandbox.idleTimeoutSeconds,
@@ -493,5 +496,6 @@ function columnsOf(changes: SandboxChanges): Updateable<SandboxTable> {
   if (changes.onIdle !== undefined) set.on_idle = changes.onIdle;
   if (changes.retentionSeconds !== undefined) set.retention_seconds = changes.retentionSeconds;
   if (changes.autoWake !== undefined) set.auto_wake = changes.autoWake ? 1 : 0;
+  if (changes.network !== undefined) set.network = networkColumn(changes.network);
   return set;
 }

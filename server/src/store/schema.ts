@@ -18,7 +18,8 @@ export interface SandboxTable {
   cpu: number;
   memory_mb: number;
   disk_mb: number;
-  network: "internet" | "none";
+  /** `internet`, `none`, or rules as JSON. */
+  network: string;
   on_expire: OnExpire;
   /** 0 or 1. */
   persistent: number;
@@ -109,7 +110,8 @@ export interface SnapshotTable {
   cpu: number;
   memory_mb: number;
   disk_mb: number;
-  network: "internet" | "none";
+  /** `internet`, `none`, or rules as JSON. */
+  network: string;
   size_bytes: number;
   generation: number;
   retention_seconds: number | null;

@@ -1,8 +1,9 @@
 import type { Kysely, Selectable } from "kysely";
-import type { Snapshot } from "@torpor/protocol";
+import type { NetworkPolicy, Snapshot } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import { type LedgerDraft, LedgerStore, type LedgerWriter } from "./ledger-store.ts";
 import type { Database } from "./open-database.ts";
+import { networkColumn, readNetworkColumn } from "./network-column.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { requireQuota } from "./quota.ts";
 import type { SnapshotTable, Tables } from "./schema.ts";
@@ -23,7 +24,7 @@ export interface SnapshotRecord {
   readonly cpu: number;
   readonly memoryMb: number;
   readonly diskMb: number;
-  readonly network: "internet" | "none";
+  readonly network: NetworkPolicy;
   readonly sizeBytes: number;
   readonly generation: number;
   readonly retentionSeconds: number | null;
@@ -31,7 +32,7 @@ export interface SnapshotRecord {
   readonly createdAt: number;
 }
 
-export type NewSnapshot = Omit<SnapshotTable, "state">;
+export type NewSnapshot = Omit<SnapshotTable, "state" | "network"> & { network: NetworkPolicy };
 
 export interface SnapshotFilter {
   sandboxId?: string;
@@ -58,7 +59,7 @@ export class SnapshotStore {
 
   /** Commits the intent to make one. @throws CodedError quota_exceeded */
   async insert(scope: TenantScope, snapshot: NewSnapshot): Promise<SnapshotRecord> {
-    const row: SnapshotTable = { ...snapshot, state: "creating" };
+    const row: SnapshotTable = { ...snapshot, network: networkColumn(snapshot.network), state: "creating" };
     const record = toSnapshotRecord(row);
     const reason = record.kind === "fork" ? "fork" : "snapshot";
     await this.#db.transaction().execute(async (transaction) => {
@@ -206,7 +207,7 @@ function toSnapshotRecord(row: Selectable<SnapshotTable>): SnapshotRecord {
     cpu: row.cpu,
     memoryMb: row.memory_mb,
     diskMb: row.disk_mb,
-    network: row.network,
+    network: readNetworkColumn(row.network),
     sizeBytes: row.size_bytes,
     generation: row.generation,
     retentionSeconds: row.retention_seconds,

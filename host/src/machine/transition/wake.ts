@@ -3,7 +3,7 @@ import { checkMemory } from "../capacity.ts";
 import type { HeldState } from "../held-state.ts";
 import { bindIncarnation } from "../incarnations.ts";
 import type { Standing } from "../phase.ts";
-import { unlock } from "../unlock.ts";
+import { enforceNetwork, unlock } from "../unlock.ts";
 import { rest } from "./hibernate.ts";
 
 /**
@@ -33,9 +33,10 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
     entry.state = "waking";
     journal.commit(entry);
     const origin = { source: "image", from: manifest.id, generation: entry.generation + 1 } as const;
-    restored = await sleep.restore(manifest, signal, (place) =>
-      bindIncarnation(entry, place, origin, held.parts),
-    );
+    restored = await sleep.restore(manifest, signal, async (place) => {
+      bindIncarnation(entry, place, origin, held.parts);
+      await enforceNetwork(entry, place.slot, held.parts);
+    });
     slot = restored.handle.place.slot;
     const incarnation = {
       generation: entry.generation + 1,
