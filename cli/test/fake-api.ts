@@ -178,6 +178,13 @@ export class FakeApi implements AsyncDisposable {
       return void response.end();
     }
     if (rest === "/state") return json(200, STATE);
+    if (rest === "/network") {
+      const { network } = JSON.parse(body.toString()) as { network: string | object };
+      const whole =
+        typeof network === "string" ? network : { egress: "none", allow: [], deny: [], ...network };
+      Object.assign(sandbox, { network: whole });
+      return json(200, sandbox);
+    }
     if (rest === "/promote") {
       Object.assign(sandbox, { persistent: JSON.parse(body.toString())["persistent"] });
       return json(200, sandbox);

@@ -68,6 +68,29 @@ it("session makes a persistent sandbox unless told otherwise, and promote change
   expect((await cli("promote", id)).exitCode).toBe(2);
 });
 
+it("network says and changes what a sandbox may reach", async () => {
+  const id = (await cli("create", "--network", "none")).stdout.trim();
+  expect(requested()).toMatchObject({ network: "none" });
+  await cli(
+    "create",
+    "--allow",
+    "a.example,*.b.example",
+    "--allow",
+    "203.0.113.0/24",
+    "--deny",
+    "203.0.113.9",
+  );
+  expect(requested()).toMatchObject({
+    network: { allow: ["a.example", "*.b.example", "203.0.113.0/24"], deny: ["203.0.113.9"] },
+  });
+  expect((await cli("network", "set", id, "internet")).stdout).toBe(`${id} internet\n`);
+  expect((await cli("network", "set", id, "--allow", "a.example", "--deny", "192.0.2.1")).stdout).toBe(
+    `${id} none; allow a.example; deny 192.0.2.1\n`,
+  );
+  expect((await cli("network", "show", id)).stdout).toBe("none; allow a.example; deny 192.0.2.1\n");
+  expect((await cli("network", "set", id)).exitCode).toBe(2);
+});
+
 it("state shows what is held and what a hibernation would lose", async () => {
   const id = (await cli("create")).stdout.trim();
   const { stdout } = await cli("state", id);

@@ -42,7 +42,7 @@ describe("creating a machine", () => {
       env: { PATH: "/bin", FROM: "sandbox", KEY: "value" },
       default_user: "user",
       default_workdir: "/workspace",
-      resolv_conf: "nameserver 192.0.2.1\n",
+      resolv_conf: RESOLV_CONF,
     });
     for (const secret of ["machine_id", "access_token", "host_key", "entropy_base64"])
       expect(first?.[0]?.[secret]).not.toBe(second?.[0]?.[secret]);

@@ -224,6 +224,18 @@ class Life(SandboxCase):
             {"idle_timeout_seconds": None, "on_idle": "none", "auto_wake": False},
         )
 
+    def test_set_network_sends_the_whole_policy(self) -> None:
+        self.server.on_json("PATCH", "/v1/sandboxes/{id}/network", 200, sandbox_wire(network="none"))
+        sandbox = Sandbox.create(client=self.client, network={"deny": ("203.0.113.9",)})
+        self.assertEqual(self.sent()["network"], {"deny": ["203.0.113.9"]})
+        sandbox.set_network("none")
+        self.assertEqual(self.sent("PATCH", "/network"), {"network": "none"})
+        sandbox.set_network({"egress": "none", "allow": ["*.example.com"], "deny": []})
+        self.assertEqual(
+            self.sent("PATCH", "/network"),
+            {"network": {"egress": "none", "allow": ["*.example.com"], "deny": []}},
+        )
+
     def test_work_in_an_ended_sandbox_says_why_it_ended(self) -> None:
         sandbox = Sandbox.create(client=self.client)
         self.server.on(

@@ -9,6 +9,7 @@ from ._request import UNSET, Request
 from ._sandbox_resource import SandboxResource
 from .events import EventStream
 from .errors import NotFoundError, SandboxEndedError
+from .network_policy import Network, network_wire
 from .sandbox_info import SandboxInfo
 from .snapshots import Snapshot, snapshot
 from .state_inventory import Lifecycle, StateInventory
@@ -95,6 +96,18 @@ class SandboxLifecycle(SandboxResource):
             "retention_seconds": retention_seconds,
         }
         return self._update("PATCH", "/lifecycle", given, clocks, call_timeout_seconds)
+
+    def set_network(
+        self, network: Network, *, call_timeout_seconds: Optional[float] = None
+    ) -> SandboxInfo:
+        """Changes what it may reach: the whole policy anew, in force when this returns.
+
+        `internet`: public addresses only. `none`: nothing. Rules: `{"allow": ["203.0.113.0/24", "*.example.com"]}`
+        for these alone, `{"deny": [...]}` for all but these; `deny` goes before `allow`. Addresses count on all ports,
+        domains on TCP 80 and 443. Connections that it forbids are cut. A hibernated one is not woken and wakes under it.
+        """
+        fields = {"network": network_wire(network)}
+        return self._update("PATCH", "/network", fields, {}, call_timeout_seconds)
 
     def lifecycle(self, *, call_timeout_seconds: Optional[float] = None) -> Lifecycle:
         """Its clocks, and why it is not idle. Never extends anything."""

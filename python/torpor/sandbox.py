@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Dict, Literal, Mapping, Optional, Sequence, Type, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Type, Union
 
 from ._create_request import CREATE_SECONDS, MaybeSeconds, create_body, create_sandbox
 from ._error_answers import error_from_fields
@@ -17,9 +17,9 @@ from .client import Torpor, transport_of
 from .errors import TorporError
 from .filesystem import SandboxFilesystem
 from .fork_result import ForkResult
+from .network_policy import Network, network_wire
 from .paged_list import Page, PagedList, fetch_page
 
-Network = Literal["internet", "none"]
 
 
 class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
@@ -75,8 +75,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         asleep when idle; needs `tenant`, or `tenant_id` in the metadata. `tenant`: whose data is inside; default the
         account. `metadata`: labels to find it by. `env`: environment of everything that runs in it. `secrets`:
         environment too, whose values no answer, event, log or error tells; kept over sleep, for forks and for sandboxes
-        made from its snapshots. `cpu`: limit in cores, default 1. `memory_mb`: default 1024. `disk_mb`: default 4096. `network`: default `internet`, out to
-        public addresses only. `idle_timeout_seconds`: without owner activity until `on_idle`; default none, 300 when
+        made from its snapshots. `cpu`: limit in cores, default 1. `memory_mb`: default 1024. `disk_mb`: default 4096.
+        `network`: what it may reach, see `set_network`; default `internet`, public addresses only.
+        `idle_timeout_seconds`: without owner activity until `on_idle`; default none, 300 when
         persistent. `on_idle`: default `hibernate`. `on_expire`: default `destroy`. `retention_seconds`: how long a
         hibernation image is kept; default for good. `auto_wake`: whether work wakes it; default True. `from_snapshot`:
         id of the snapshot to restore instead of a template. Of the three clocks None means no limit.
@@ -99,7 +100,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
             "cpu": cpu,
             "memory_mb": memory_mb,
             "disk_mb": disk_mb,
-            "network": network,
+            "network": None if network is None else network_wire(network),
             "on_idle": on_idle,
             "on_expire": on_expire,
             "auto_wake": auto_wake,
@@ -161,7 +162,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
             "cpu": cpu,
             "memory_mb": memory_mb,
             "disk_mb": disk_mb,
-            "network": network,
+            "network": None if network is None else network_wire(network),
             "on_idle": on_idle,
             "on_expire": on_expire,
             "auto_wake": auto_wake,

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Dict, List, Mapping, Optional
 
 from ._wire_time import parse_time, required_time
+from .network_policy import NetworkPolicy
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class SandboxInfo:
     cpu: float
     memory_mb: int
     disk_mb: int
-    #: `internet` or `none`.
-    network: str
+    #: `internet`, `none`, or `{"egress", "allow", "deny"}`.
+    network: NetworkPolicy
     #: What happens at `expires_at`: `destroy` or `hibernate`.
     on_expire: str
     #: What happens at `idle_at`: `hibernate`, `pause`, `destroy` or `none`.

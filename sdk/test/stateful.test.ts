@@ -81,6 +81,11 @@ it("create, session and clocks send what they are given, null too", async () => 
       await keep(call);
       sendJson(call.response, 200, sandboxWire({ persistent: true }));
     })
+    .on("PATCH", "/v1/sandboxes/{id}/network", async (call) => {
+      await keep(call);
+      const network = { egress: "none", allow: ["a.example"], deny: [] };
+      sendJson(call.response, 200, sandboxWire({ network }));
+    })
     .on("GET", "/v1/sandboxes/{id}/lifecycle", ({ response }) =>
       sendJson(response, 200, {
         id: SANDBOX_ID,
@@ -105,10 +110,18 @@ it("create, session and clocks send what they are given, null too", async () => 
   expect(sandbox.info.tenant).toBe("acme");
   expect((await sandbox.setLifecycle({ ttlSeconds: null, autoWake: false })).autoWake).toBe(false);
   expect((await sandbox.promote({ persistent: true, reason: "r" })).persistent).toBe(true);
+  expect((await sandbox.setNetwork({ allow: ["a.example"] })).network).toEqual({
+    egress: "none",
+    allow: ["a.example"],
+    deny: [],
+  });
+  await sandbox.setNetwork("none");
   expect(bodies).toEqual([
     { tenant: "acme", key: "chat-42", idle_timeout_seconds: 60 },
     { ttl_seconds: null, auto_wake: false },
     { persistent: true, reason: "r" },
+    { network: { allow: ["a.example"] } },
+    { network: "none" },
   ]);
   expect(await sandbox.lifecycle()).toMatchObject({
     idle: { seconds: 300, at: null, onIdle: "hibernate" },

@@ -268,6 +268,35 @@ describe("the clocks", () => {
   });
 });
 
+describe("a network policy", () => {
+  test("is kept in one form, changed at any time, and inherited by copies", async () => {
+    const parent = await persistent({ network: { allow: ["B.example", "a.example", "a.example"] } });
+    const network = { egress: "none", allow: ["a.example", "b.example"], deny: [] };
+    expect(parent).toMatchObject({ network });
+    expect(world.host.machines.get(parent.id)?.spec.network).toEqual(network);
+    const set = (json: unknown): ReturnType<typeof world.call> =>
+      world.call("PATCH", `/v1/sandboxes/${parent.id}/network`, { json });
+    await post(parent.id, "hibernate");
+    const changed = await set({ network: { deny: ["203.0.113.0/24"] } });
+    const next = { egress: "internet", allow: [], deny: ["203.0.113.0/24"] };
+    expect(changed).toMatchObject({ status: 200, body: { state: "hibernated", network: next } });
+    const { body } = await post(parent.id, "fork", {});
+    const [child] = body["children"] as { sandbox: { network: unknown } }[];
+    expect(child?.sandbox.network).toEqual(next);
+    const taken = await post(parent.id, "snapshots", {});
+    expect(await world.sandbox({ from_snapshot: String(taken.body["id"]) })).toMatchObject({ network: next });
+    expect(await set({ network: "none" })).toMatchObject({ status: 200, body: { network: "none" } });
+    const bad = await set({ network: { allow: ["a.example", "10.0.0.1"] } });
+    expect(bad.status).toBe(400);
+    expect(errorOf(bad).details).toMatchObject({ issues: [{ path: "network.allow.1" }] });
+    for (const json of [{}, { network: "lan" }, { network: { allowed: [] } }, { network: null }])
+      expect((await set(json)).status).toBe(400);
+    expect((await world.call("GET", `/v1/sandboxes/${parent.id}`)).body).toMatchObject({ network: "none" });
+    await world.call("DELETE", `/v1/sandboxes/${parent.id}`);
+    expect((await set({ network: "none" })).status).toBe(410);
+  });
+});
+
 describe("snapshots", () => {
   test("are taken, listed, started from and deleted", async () => {
     const parent = await persistent({ memory_mb: 512, disk_mb: 128, network: "none" });

@@ -5,10 +5,11 @@ import { join } from "node:path";
 import { run } from "@torpor/base";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { instanceNames } from "../../host/src/instance.ts";
-import { addressBlock } from "../../host/src/network/address-plan.ts";
+import { addressBlock, GATEWAY_ADDRESS } from "../../host/src/network/address-plan.ts";
 import { FAKE_INTERNET, FakeInternet } from "../src/fake-internet.ts";
 import { HttpClient } from "../src/http-client.ts";
 import { expectNoLeaks, lookAtMachine, type MachineState } from "../src/leak-check.ts";
+import { lookUp } from "../src/look-up.ts";
 import { DirectGuest } from "./direct-guest.ts";
 import { type GvisorBed, openGvisorBed } from "./gvisor-bed.ts";
 
@@ -40,7 +41,8 @@ interface Sandbox {
   slot: number;
 }
 
-const { webServer, privateServer, otherPrivateServer, metadataServer, hostAddress } = FAKE_INTERNET;
+const { webServer, privateServer, otherPrivateServer, metadataServer, nameServer, hostAddress } =
+  FAKE_INTERNET;
 
 describe("the network of a sandbox", () => {
   let stateDir: string;
@@ -60,7 +62,7 @@ describe("the network of a sandbox", () => {
     stateDir = realpathSync(mkdtempSync(join(tmpdir(), "torpor-test-network-")));
     before = await lookAtMachine(stateDir);
     internet = await FakeInternet.open();
-    bed = await openGvisorBed(stateDir, { resolvers: [privateServer] });
+    bed = await openGvisorBed(stateDir, { resolvers: [nameServer] });
     ({ hostAddress: uplinkAddress, routerAddress } = addressBlock(bed.router.memory.block));
     hostService = createServer((socket) => {
       connectionsToHost += 1;
@@ -138,7 +140,7 @@ describe("the network of a sandbox", () => {
       [...addresses].flatMap((address): Target[] => [
         ["tcp", address, servicePort],
         ["tcp", address, 22],
-        ["udp", address, 53],
+        ["udp", address, 5353],
       ]),
     );
     expect(await online.guest.output(`curl -s -m 2 http://127.0.0.1:${servicePort}/ || echo refused`)).toBe(
@@ -154,7 +156,7 @@ describe("the network of a sandbox", () => {
       ["tcp", other.address, 8000],
       ["tcp", other.address, 49_983],
       ["tcp", offline.address, 49_983],
-      ["udp", other.address, 53],
+      ["udp", other.address, 5353],
     ]);
   });
 
@@ -185,21 +187,28 @@ describe("the network of a sandbox", () => {
     expect(internet.heard.slice(heard)).toEqual([]);
   });
 
-  test("asks the named resolver on port 53, by UDP and TCP, though its address is private; and no other private one", async () => {
-    expect(
-      await probe(online, [
-        ["udp", privateServer, 53],
-        ["tcp", privateServer, 53],
-      ]),
-    ).toEqual({
-      [`udp ${privateServer} 53`]: expect.stringContaining("seen from") as string,
-      [`tcp ${privateServer} 53`]: expect.stringContaining("seen from") as string,
-    });
+  test("asks the host's resolver alone, whatever private address it asks on port 53, by UDP and TCP", async () => {
+    const heard = internet.heard.length;
+    for (const server of [GATEWAY_ADDRESS, privateServer, otherPrivateServer]) {
+      for (const over of ["udp", "tcp"] as const)
+        expect(await lookUp(online.guest, "allowed.example", { server, over })).toBe(`0 ${webServer}`);
+    }
+    // Each question went to the machine's name server, and nothing to the address that was asked.
+    expect(new Set(internet.heard.slice(heard).map(({ protocol }) => protocol))).toEqual(new Set(["dns"]));
     await expectUnreachable(online, [
-      ["udp", otherPrivateServer, 53],
-      ["tcp", otherPrivateServer, 53],
       ["tcp", privateServer, 80],
+      ["tcp", nameServer, 80],
+      ["udp", nameServer, 5353],
     ]);
+  });
+
+  test("is named no address that it could not reach, and none of IPv6", async () => {
+    for (const name of ["private.example", "metadata.example", "half-private.example"])
+      expect(await lookUp(online.guest, name)).toBe("0");
+    const asked = internet.heard.length;
+    expect(await lookUp(online.guest, "allowed.example", { type: 28 })).toBe("0");
+    expect(await lookUp(online.guest, "53.0.99.10.in-addr.arpa", { type: 12 })).toBe("0");
+    expect(internet.heard.slice(asked)).toEqual([]);
   });
 
   test("is answered at once where it may not go, instead of hanging", async () => {
@@ -218,12 +227,15 @@ describe("the network of a sandbox", () => {
     await expectUnreachable(offline, [
       ["tcp", webServer, 80],
       ["udp", webServer, 5353],
-      ["udp", privateServer, 53],
-      ["tcp", privateServer, 53],
       ["tcp", hostAddress, servicePort],
       ["tcp", other.address, 8000],
       ["tcp", uplinkAddress, servicePort],
     ]);
+    // Its questions are refused, at once, and nobody else hears of them.
+    for (const server of [GATEWAY_ADDRESS, privateServer, webServer]) {
+      for (const over of ["udp", "tcp"] as const)
+        expect(await lookUp(offline.guest, "secret.allowed.example", { server, over })).toBe("5");
+    }
     expect(internet.heard.slice(heard)).toEqual([]);
     expect(await offline.guest.output("echo reached")).toBe("reached");
   });
@@ -232,8 +244,9 @@ describe("the network of a sandbox", () => {
     await bed.router.setEgress(online.slot, "none");
     await expectUnreachable(online, [
       ["tcp", webServer, 80],
-      ["udp", privateServer, 53],
+      ["udp", webServer, 5353],
     ]);
+    expect(await lookUp(online.guest, "allowed.example")).toBe("5");
     await bed.router.setEgress(online.slot, "internet");
     expect(Object.values(await probe(online, [["tcp", webServer, 80]]))).toEqual([
       `seen from ${hostAddress}`,

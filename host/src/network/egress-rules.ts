@@ -11,7 +11,7 @@ export interface GatePorts {
   tls: number;
 }
 
-/** Name of a slot's chains and its key in the maps `policies` and `redirects`. */
+/** Name of a slot's chains and its key in the maps `policies` and `diversions`. */
 const link = (slot: number): string => `s${slot}`;
 
 function addresses(ranges: readonly IpRange[]): string {
@@ -39,7 +39,7 @@ export function slotRules(
     ...(policy.hasNames ? ["tcp dport { 80, 443 } jump refuse", "udp dport 443 jump refuse"] : []),
     ...(policy.egress === "internet" ? [] : ["jump refuse"]),
   ];
-  const redirect = [
+  const divert = [
     // Under a policy every name is asked of the resolver that knows it, whomever the sandbox asks.
     `meta l4proto { tcp, udp } th dport 53 dnat to ${gate.address}:${gate.ports.dns}`,
     ...(policy.hasNames
@@ -54,13 +54,13 @@ export function slotRules(
   ];
   return `
 add chain ip torpor policy_${name}
-add chain ip torpor redirect_${name}
+add chain ip torpor divert_${name}
 flush chain ip torpor policy_${name}
-flush chain ip torpor redirect_${name}
+flush chain ip torpor divert_${name}
 ${forward.map((rule) => `add rule ip torpor policy_${name} ${rule}`).join("\n")}
-${redirect.map((rule) => `add rule ip torpor redirect_${name} ${rule}`).join("\n")}
+${divert.map((rule) => `add rule ip torpor divert_${name} ${rule}`).join("\n")}
 add element ip torpor policies { "${name}" : jump policy_${name} }
-add element ip torpor redirects { "${name}" : jump redirect_${name} }
+add element ip torpor diversions { "${name}" : jump divert_${name} }
 `;
 }
 
@@ -70,14 +70,14 @@ export function noSlotRules(slot: number): string {
   // Deleting what is not there is an error, adding what is there is none: it is added first, in the same transaction.
   return `
 add chain ip torpor policy_${name}
-add chain ip torpor redirect_${name}
+add chain ip torpor divert_${name}
 add element ip torpor policies { "${name}" : jump policy_${name} }
-add element ip torpor redirects { "${name}" : jump redirect_${name} }
+add element ip torpor diversions { "${name}" : jump divert_${name} }
 delete element ip torpor policies { "${name}" }
-delete element ip torpor redirects { "${name}" }
+delete element ip torpor diversions { "${name}" }
 flush chain ip torpor policy_${name}
-flush chain ip torpor redirect_${name}
+flush chain ip torpor divert_${name}
 delete chain ip torpor policy_${name}
-delete chain ip torpor redirect_${name}
+delete chain ip torpor divert_${name}
 `;
 }

@@ -27,7 +27,7 @@ table ip torpor {
   map guest_source { type ifname : ipv4_addr; elements = { ${sources} } }
   set never { type ipv4_addr; flags interval; elements = { ${NEVER_REACHABLE.join(", ")} } }
   map policies { type ifname : verdict; }
-  map redirects { type ifname : verdict; }
+  map diversions { type ifname : verdict; }
   set dns_rate { type ipv4_addr; size 4096; flags dynamic; timeout 10s; }
   set connection_rate { type ipv4_addr; size 4096; flags dynamic; timeout 10s; }
   chain from_guest {
@@ -35,10 +35,10 @@ table ip torpor {
     iifname "s*" ip saddr != ${GUEST_ADDRESS} drop
     iifname "s*" ip saddr set iifname map @guest_source
   }
-  chain redirect {
+  chain divert {
     type nat hook prerouting priority -100; policy accept;
     iifname "s*" meta l4proto { tcp, udp } th dport 53 ip daddr @never dnat to ${resolver}
-    iifname vmap @redirects
+    iifname vmap @diversions
   }
   chain to_guest {
     type filter hook postrouting priority 310; policy accept;
