@@ -93,7 +93,8 @@ describe("a network policy as it is asked for", () => {
         const entry = parseNetworkEntry(text);
         const accepted = networkSchema.safeParse({ deny: [text] }).success;
         if ("problem" in entry) expect(accepted).toBe(false);
-        else if (accepted) new EgressPolicy(canonicalNetwork({ deny: [text] }));
+        else if (accepted)
+          expect(new EgressPolicy(canonicalNetwork({ deny: [text] })).egress).toBe("internet");
       }),
     );
   });

@@ -33,13 +33,7 @@ import { z } from "zod";
 import { LIMITS } from "./limits.ts";
 import { sandboxIdSchema, snapshotIdSchema, templateNameSchema } from "./ids.ts";
 import { type NetworkPolicy, networkPolicySchema } from "./network-policy.ts";
-import {
-  type ActivityKind,
-  type Attestation,
-  envSchema,
-  type HoldKind,
-  secretsSchema,
-} from "./sandbox.ts";
+import { type ActivityKind, type Attestation, envSchema, type HoldKind, secretsSchema } from "./sandbox.ts";
 import type { EndReason } from "./states.ts";
 
 /** Headers between server and host on the ports of a guest; none of them reaches a program of the owner's. */

@@ -102,7 +102,7 @@ const allowEntrySchema = entrySchema.superRefine((text, context) => {
   if ("problem" in entry || entry.kind !== "addresses") return;
   const { range } = entry;
   const refuse = (why: string): void =>
-    void context.addIssue({ code: "custom", message: `is ${JSON.stringify(text)}, ${why}` });
+    context.addIssue({ code: "custom", message: `is ${JSON.stringify(text)}, ${why}` });
   if (range.version === 6) refuse("but sandboxes have no IPv6, so it would allow nothing; leave it out");
   const never = NEVER_REACHABLE_RANGES.find((denied) => ipRangeCovers(denied, range));
   if (never !== undefined)

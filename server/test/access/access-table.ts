@@ -118,6 +118,7 @@ export const ROUTES: Record<string, Row> = {
   "DELETE /v1/sandboxes/{id}": { kind: "owned" },
   "GET /v1/sandboxes/{id}/lifecycle": { kind: "owned" },
   "PATCH /v1/sandboxes/{id}/lifecycle": { kind: "owned", json: { ttl_seconds: 60 } },
+  "PATCH /v1/sandboxes/{id}/network": { kind: "owned", json: { network: "none" } },
   "POST /v1/sandboxes/{id}/pause": { kind: "owned" },
   "POST /v1/sandboxes/{id}/resume": { kind: "owned" },
   "POST /v1/sandboxes/{id}/hibernate": { kind: "owned" },
