@@ -467,7 +467,7 @@ export class Sandboxes {
    */
   async setNetwork(scope: TenantScope, id: string, network: NetworkPolicy): Promise<SandboxRecord> {
     const { record, host } = await this.requireLiving(scope, id);
-    await host.client.updateMachine(id, { network });
+    await host.client.updateMachine(record, { network });
     return await this.#followLiving(record);
   }
 
