@@ -88,7 +88,7 @@ export class MachineBench {
         restore: async (_hash, diskMib, imageDir, signal, onPlace) => {
           const place = await this.slots.make(diskMib, "internet");
           try {
-            onPlace(place);
+            await onPlace(place);
             return await this.driver.start(
               { imagePath: "" },
               place,
