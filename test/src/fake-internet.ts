@@ -125,6 +125,8 @@ export class FakeInternet {
     await ip("netns", "add", netns);
     scope.defer(async () => void (await ip("netns", "del", netns)));
     await ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", netns);
+    // By itself: a sandbox of another instance that was started meanwhile keeps the namespace for as long as it lives.
+    scope.defer(async () => void (await ip("link", "del", link)));
     await ip("addr", "add", `${hostAddress}/${PREFIX_LENGTH}`, "dev", link);
     await ip("link", "set", link, "up");
     await ip("-n", netns, "addr", "add", `${webServer}/${PREFIX_LENGTH}`, "dev", "eth0");
