@@ -1,7 +1,7 @@
 import type { OnPlace } from "./sleep.ts";
 import { availableParallelism } from "node:os";
 import { type Clock, Gate, type Log } from "@torpor/base";
-import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
 import type { Golden } from "./golden.ts";
 import { GuestClient, type GuestPreparation } from "./guest-client.ts";
 import type { Slots } from "./slots.ts";

@@ -1,6 +1,6 @@
 import type { Clock, Gate, Log } from "@torpor/base";
 import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
-import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
 import { bakeGolden, findGolden, goldenName } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
