@@ -41,6 +41,8 @@ export class FakeHost {
   readonly machines = new Map<string, { machine: Machine; guest: FakeGuest; spec: MachineSpec }>();
   /** `METHOD path` of every request that was let in. */
   readonly requests: string[] = [];
+  /** Hints that a machine is about to be asked for. */
+  expected = 0;
   readonly snapshots = new Map<string, MachineSnapshot>();
   /**
    * Servers known by tokens of their own. Each is asked before its request is served and before it is answered; while it
@@ -442,6 +444,7 @@ export class FakeHost {
     const line = `${request.method} ${request.url}`;
     if (line.startsWith("POST /v1/expected?")) {
       // A hint that nobody waits for: no step of a test's.
+      this.expected += 1;
       response.writeHead(202);
       return void response.end();
     }

@@ -42,6 +42,14 @@ test("of 100 creates at once a quota lets through as many as it says, and the re
   expect((await create()).status).toBe(201); // room again as soon as the destroy has answered
 }, 60_000);
 
+test("a create that a quota may refuse makes no host get a machine ready", async () => {
+  await create();
+  expect(world.host.expected).toBe(1);
+  await limit({}, { sandboxes: 1 });
+  expect((await create()).status).toBe(403);
+  expect(world.host.expected).toBe(1);
+});
+
 test("a tenant's limits are its own, and show with what it has", async () => {
   await limit({ sandboxes: 5 }, { sandboxes: 2 });
   const statuses = async (tenant: string): Promise<number[]> =>

@@ -13,7 +13,8 @@ import {
 } from "@torpor/protocol";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { PlacedHost, Placement } from "../host/placement.ts";
-import type { AccountStore } from "../store/account-store.ts";
+import type { AccountRecord, AccountStore } from "../store/account-store.ts";
+import { isLimited } from "../store/quota.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 import type { SnapshotStore } from "../store/snapshot-store.ts";
@@ -102,7 +103,7 @@ export class Sandboxes {
    */
   async plan(scope: TenantScope, request: CreateSandboxRequest): Promise<CreatePlan> {
     const { from_snapshot: id, ttl_seconds: ttlSeconds } = request;
-    const most = await this.#longestLifeSeconds(scope);
+    const most = this.#longestLifeSeconds(await this.#accounts.own(scope));
     if (most !== null && typeof ttlSeconds === "number" && ttlSeconds > most)
       throw refused(
         "ttl_seconds",
@@ -115,8 +116,7 @@ export class Sandboxes {
   }
 
   /** The shorter of what the server and what the account allows, seconds; null for no end. */
-  async #longestLifeSeconds(scope: TenantScope): Promise<number | null> {
-    const { limits } = await this.#accounts.own(scope);
+  #longestLifeSeconds({ limits }: AccountRecord): number | null {
     const all = [this.#maxLifetimeSeconds, limits.max_lifetime_seconds].filter((one) => one != null);
     return all.length === 0 ? null : Math.min(...all);
   }
@@ -148,12 +148,14 @@ export class Sandboxes {
   ): Promise<SandboxRecord> {
     if (isAbandoned?.() === true)
       throw new CodedError("client_closed_request", `sandbox ${id} was not made: nobody waits for it`);
-    if (plan.fromSnapshot === null) {
+    const account = await this.#accounts.own(scope);
+    // Under quotas the store may still refuse, and a tenant at its limit is not to make hosts work.
+    if (plan.fromSnapshot === null && !isLimited(account.limits) && !isLimited(account.tenantLimits)) {
       host.client.expectMachine(plan);
       // The commit below holds this thread up: that word is to be on its way before.
       await new Promise(setImmediate);
     }
-    const most = await this.#longestLifeSeconds(scope);
+    const most = this.#longestLifeSeconds(account);
     const createdAt = this.#clock.now();
     const {
       ttlSeconds: planned,

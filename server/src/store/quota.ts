@@ -23,6 +23,8 @@ export interface QuotaDemand {
 /** The window of `creates_per_minute`. */
 const RATE_WINDOW_MS = 60_000;
 
+const QUOTA_NAMES = quotaLimitsSchema.keyof().options;
+
 const NO_LIMITS: QuotaLimits = {
   sandboxes: null,
   sandboxes_awake: null,
@@ -88,6 +90,11 @@ export async function quotaUsage(
   };
 }
 
+/** Whether any of the quotas is set. */
+export function isLimited(limits: QuotaLimits): boolean {
+  return QUOTA_NAMES.some((name) => limits[name] !== null);
+}
+
 /**
  * Makes sure, inside the transaction that is about to write it, that what is demanded stays within the limits of the tenant
  * and of its account. Where several servers share the store the account's row is locked until the transaction ends, so that
@@ -109,7 +116,6 @@ export async function requireQuota(
     .where("id", "=", account);
   const seen = await row.executeTakeFirst();
   if (seen === undefined) return false;
-  const isLimited = (limits: QuotaLimits): boolean => Object.values(limits).some((limit) => limit !== null);
   const limits = { account: quotasOf(seen.limits), tenant: quotasOf(seen.tenant_limits) };
   if (!isLimited(limits.account) && !isLimited(limits.tenant)) return false;
   if (kind === "postgres") await row.forUpdate().execute(); // SQLite has one writer at a time as it is
