@@ -20,7 +20,7 @@ import { PortProxy } from "./ingress/port-proxy.ts";
 import { PreviewIngress } from "./ingress/preview-ingress.ts";
 import { PreviewOrigin } from "./ingress/preview-origin.ts";
 import { addRoutes } from "./routes/add-routes.ts";
-import { isPortUpgrade, upgradeToPort } from "./routes/port-routes.ts";
+import { isPortUpgrade, PORT_UPGRADE_ROUTE, upgradeToPort } from "./routes/port-routes.ts";
 import type { RouteDeps } from "./routes/route-deps.ts";
 import { serveTerminals } from "./routes/terminal.ts";
 import { ActivityLog } from "./sandbox/activity-log.ts";
@@ -238,14 +238,10 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     {
       wants: isPortUpgrade,
       take: async (incoming, connection, head) => {
-        const caller = await authenticator.authenticate(
-          incoming.headers,
-          "sandbox:exec",
-          "GET /v1/sandboxes/{id}/ports/{port}/{path*}",
-        );
+        const caller = await authenticator.authenticate(incoming.headers, "sandbox:exec", PORT_UPGRADE_ROUTE);
         const release = keyWatch.hold(caller.key, () => connection.destroy());
         try {
-          await upgradeToPort(deps, caller.scope, incoming, connection, head);
+          await upgradeToPort(deps, caller, incoming, connection, head);
         } finally {
           release();
         }

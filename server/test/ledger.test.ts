@@ -1,7 +1,9 @@
+import { once } from "node:events";
 import { createPublicKey, verify } from "node:crypto";
 import { join } from "node:path";
 import Sqlite from "better-sqlite3";
 import { expect, test } from "vitest";
+import { WebSocket } from "ws";
 import {
   checkpointText,
   type LedgerCheckpoint,
@@ -247,6 +249,15 @@ async function denials(world: World, query = "", key?: string): Promise<string[]
     .toSorted();
 }
 
+/** The status with which a WebSocket is refused. */
+async function upgradeStatus(url: string, key: string): Promise<number> {
+  const socket = new WebSocket(url.replace("http", "ws"), { headers: { authorization: `Bearer ${key}` } });
+  socket.on("error", () => {}); // the status says it
+  const [, response] = (await once(socket, "unexpected-response")) as [unknown, { statusCode: number }];
+  socket.terminate();
+  return response.statusCode;
+}
+
 test("enters what was refused: under its owner, who sees it, and not for the one who must not learn of it", async () => {
   await using world = await World.start();
   const { id } = await world.sandbox({ template: "base", tenant: "acme" });
@@ -263,17 +274,27 @@ test("enters what was refused: under its owner, who sees it, and not for the one
   expect((await world.call("DELETE", `/v1/sandboxes/${id}`, { key: acme })).status).toBe(403);
   expect((await world.call("GET", "/v1/sandboxes", { key: expired })).status).toBe(401);
   expect((await world.call("GET", "/v1/sandboxes", { key: `tp_${"x".repeat(40)}` })).status).toBe(401);
+  const shell = await world.newKey(["sandbox:exec"], "globex");
+  const own = await world.sandbox({ template: "base", tenant: "globex" });
+  const published = await world.call("POST", `/v1/sandboxes/${id}/ports/80/url`, { json: {} });
+  const unpublish = `/v1/sandboxes/${own.id}/urls/${String(published.body["id"])}`;
+  expect((await world.call("DELETE", unpublish, { key: shell })).status).toBe(404);
+  for (const path of ["pty", "ports/80/"])
+    expect(await upgradeStatus(`${world.url}/v1/sandboxes/${id}/${path}`, shell)).toBe(404);
   await world.restart(); // which writes what is still counted
   expect(await denials(world)).toEqual([
+    "acme: foreign_id DELETE /v1/sandboxes/{id}/urls/{url_id} x1",
     "acme: foreign_id GET /v1/sandboxes/{id} x5",
+    "acme: foreign_id GET /v1/sandboxes/{id}/ports/{port}/{path*} x1",
+    "acme: foreign_id GET /v1/sandboxes/{id}/pty x1",
     "acme: foreign_id GET /v1/snapshots/{snapshot_id} x1",
     "acme: foreign_id POST /v1/sandboxes x1",
     "acme: key_expired GET /v1/sandboxes x1",
     "acme: permission_denied DELETE /v1/sandboxes/{id} x1",
   ]);
   expect(await denials(world, "", globex)).toEqual([]);
-  expect(await denials(world, "", acme)).toHaveLength(5);
-  expect(await auditOf(world.server.database)).toMatchObject({ findings: [], denials: 9 });
+  expect(await denials(world, "", acme)).toHaveLength(8);
+  expect(await auditOf(world.server.database)).toMatchObject({ findings: [], denials: 12 });
 });
 
 test("is not filled by whoever is refused again and again", async () => {

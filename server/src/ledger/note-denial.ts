@@ -18,6 +18,7 @@ const OWNED: Readonly<Record<string, OwnedKind>> = {
   snapshot_id: "snapshot",
   key_id: "key",
   webhook_id: "webhook",
+  url_id: "preview_url",
 };
 const MISSED_CODES = ["sandbox_not_found", "snapshot_not_found", "not_found"];
 /** Longer than any id of ours. */

@@ -1,15 +1,20 @@
 import type { IncomingMessage } from "node:http";
 import type { Duplex } from "node:stream";
 import { CodedError } from "@torpor/protocol";
+import type { Caller } from "../auth/authenticator.ts";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import { SENT } from "../http/api.ts";
 import { ownerAnswerHeaders } from "../ingress/port-headers.ts";
 import { type PortTarget, requirePort } from "../ingress/port-proxy.ts";
+import { noteDenial } from "../ledger/note-denial.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 /** Of the path as it came: what a router resolves or decodes could name another sandbox or port than the check did. */
 const PATH_PATTERN = /^(\/v1\/sandboxes\/([a-z0-9]+)\/ports\/(\d+))(\/[^?#]*)/;
+
+/** What a WebSocket to a port is, in the terms of the reference. */
+export const PORT_UPGRADE_ROUTE = "GET /v1/sandboxes/{id}/ports/{port}/{path*}";
 
 /** Any request to a port of a sandbox, for its owner. */
 export function addPortRoutes(deps: RouteDeps): void {
@@ -41,12 +46,17 @@ export function isPortUpgrade({ url = "" }: IncomingMessage): boolean {
 /** Connects an owner's WebSocket, or whatever else is upgraded to, with a port of the sandbox. @throws CodedError */
 export async function upgradeToPort(
   deps: RouteDeps,
-  scope: TenantScope,
+  { scope, key }: Caller,
   incoming: IncomingMessage,
   connection: Duplex,
   head: Buffer,
 ): Promise<void> {
-  const { record, target } = await ownerTarget(deps, scope, incoming);
+  const { record, target } = await ownerTarget(deps, scope, incoming).catch((error: unknown) => {
+    const id = PATH_PATTERN.exec(incoming.url ?? "")?.[2] ?? "";
+    if (error instanceof CodedError)
+      noteDenial(deps.denials, { key, route: PORT_UPGRADE_ROUTE, names: { id }, body: undefined }, error);
+    throw error;
+  });
   await deps.portProxy.tunnel(record, target, incoming, connection, head);
 }
 

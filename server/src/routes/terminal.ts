@@ -9,6 +9,7 @@ import { newExecId } from "../guest/exec.ts";
 import { GuestClient } from "../guest/guest-client.ts";
 import { unbrokenEvents } from "../guest/unbroken-events.ts";
 import { checkInput } from "../http/check-input.ts";
+import { noteDenial } from "../ledger/note-denial.ts";
 import { userName } from "./file-content-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
@@ -77,8 +78,8 @@ export function serveTerminals(
     const { record, host } = await deps.sandboxes
       .requireRunning(caller.scope, sandboxId)
       .catch((error: unknown) => {
-        if (error instanceof CodedError && error.code === "sandbox_not_found")
-          deps.denials.noteMissed(caller.key, ROUTE, "sandbox", sandboxId);
+        const asked = { key: caller.key, route: ROUTE, names: { id: sandboxId }, body: undefined };
+        if (error instanceof CodedError) noteDenial(deps.denials, asked, error);
         throw error;
       });
     deps.activity.note(record);

@@ -3,7 +3,7 @@ import type { Database } from "./open-database.ts";
 import type { Tables } from "./schema.ts";
 
 /** Things that have an owner and are named by requests. */
-export type OwnedKind = "sandbox" | "snapshot" | "key" | "webhook";
+export type OwnedKind = "sandbox" | "snapshot" | "key" | "webhook" | "preview_url";
 
 export interface Owner {
   account: string;
@@ -15,6 +15,7 @@ const TABLES = {
   snapshot: "snapshots",
   key: "api_keys",
   webhook: "webhooks",
+  preview_url: "preview_urls",
 } as const satisfies Record<OwnedKind, keyof Tables>;
 
 /** Whose things are, whoever asks: for the ledger's denials alone, whose answers no request waits for. */
