@@ -1,4 +1,4 @@
-import { CommanderError } from "commander";
+import { CommanderError, InvalidArgumentError } from "commander";
 import { CodedError, type ErrorEnvelope } from "@torpor/protocol";
 import type { Style } from "./output/style.ts";
 
@@ -87,6 +87,8 @@ export function reportFailure(
   options: { json: boolean; style: Style; debug: boolean; torporFailedExit?: number },
 ): { text: string; exitCode: number } {
   if (error instanceof ExitWith) return { text: "", exitCode: error.exitCode };
+  // The parser reports those it catches from an option's own parser; one thrown by an action is nobody's else to report.
+  if (error instanceof InvalidArgumentError) return reportFailure(new UsageError(error.message), options);
   if (error instanceof CommanderError) {
     // The parser has written its message already, unless JSON was asked for.
     const exitCode = error.exitCode === 0 ? EXIT.ok : EXIT.usage;

@@ -1,7 +1,9 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { instancePaths } from "../src/instance/instance-paths.ts";
+import { ownIdentity } from "../src/instance/process-identity.ts";
 import { capturedCli } from "./captured-cli.ts";
 import { FakeApi } from "./fake-api.ts";
 
@@ -218,10 +220,35 @@ describe("run", () => {
 });
 
 describe("the key", () => {
-  it("is looked for in the state directory, and its absence explained", async () => {
+  it("of a state directory goes to the server that runs from it, and to nobody else who listens", async () => {
+    const paths = instancePaths(directory);
+    mkdirSync(paths.runDir, { recursive: true });
+    writeFileSync(paths.apiKeyFile, "tp_test\n");
+    const record = { ...ownIdentity(), url: api.env["TORPOR_URL"] };
+    const ls = (env = {}) => capturedCli(["ls"], { TORPOR_STATE_DIR: directory, ...env });
+    writeFileSync(paths.serverFile, JSON.stringify(record));
+    expect(await ls()).toMatchObject({ exitCode: 0, stdout: "No sandboxes.\n" });
+
+    api.calls.length = 0;
+    const dead = { ...record, start_time: record.start_time - 1 }; // the pid is another process's by now
+    writeFileSync(paths.serverFile, JSON.stringify(dead));
+    writeFileSync(paths.instanceFile, JSON.stringify({ url: record.url, supervisor: dead }));
+    const stopped = await ls();
+    expect(stopped).toMatchObject({ exitCode: 1, stdout: "" });
+    expect(stopped.stderr).toContain(
+      `no instance runs from ${directory}; start it with 'sudo torpor up --detach --state-dir ${directory}'`,
+    );
+    expect((await ls({ TORPOR_API_KEY: "tp_test" })).stderr).toContain("no instance runs from");
+
+    writeFileSync(paths.supervisorLock, JSON.stringify(ownIdentity()));
+    expect((await ls()).stderr).toContain("is not up just now");
+    expect(api.calls).toEqual([]);
+  });
+
+  it("needs an instance that runs, or an address", async () => {
     const { exitCode, stderr } = await capturedCli(["ls", "--state-dir", directory]);
     expect(exitCode).toBe(1);
-    expect(stderr).toContain(`${directory}/api-key is not there`);
+    expect(stderr).toContain(`no instance runs from ${directory}; start it with 'sudo torpor up --detach`);
     expect(stderr).not.toMatch(/\n\s+at /);
   });
 
@@ -244,6 +271,7 @@ describe("status", () => {
     const text = await capturedCli(["status", "--state-dir", directory]);
     expect(text).toMatchObject({ exitCode: 1, stdout: "" });
     expect(text.stderr).toContain(`no Torpor instance runs from ${directory}`);
+    expect(text.stderr).toContain(`up --detach --state-dir ${directory}'`);
     const json = await capturedCli(["status", "--json", "--state-dir", directory]);
     expect(json).toMatchObject({ exitCode: 1, stdout: "" });
     expect(JSON.parse(json.stderr)).toMatchObject({

@@ -53,7 +53,7 @@ describe.skipIf(process.getuid?.() !== 0)("doctor, as root", () => {
     await serve(() => [ORPHAN]);
     const { stdout } = await doctor();
     expect(stdout).toContain("slot 7 is in place and no sandbox is in it (repair: removes it)");
-    expect(stdout).toContain("sudo torpor doctor --repair");
+    expect(stdout).toContain(`sudo torpor doctor --repair --state-dir '${instance.paths.stateDir}'`);
     expect(asked).toEqual(["GET /v1/findings"]);
   });
 
@@ -81,7 +81,10 @@ describe.skipIf(process.getuid?.() !== 0)("doctor, as root", () => {
     mkdirSync(instance.paths.runDir, { recursive: true });
     writeFileSync(instance.paths.undrained, "");
     const { stdout } = await doctor("--repair");
-    expect(stdout).toContain("Take them over: sudo torpor up --detach. Or end them: sudo torpor down.");
+    const named = `--state-dir '${instance.paths.stateDir}'`;
+    expect(stdout).toContain(
+      `Take them over: sudo torpor up --detach ${named}. Or end them: sudo torpor down ${named}.`,
+    );
     expect(asked).toEqual([]);
   });
 });

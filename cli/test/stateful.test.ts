@@ -88,7 +88,10 @@ it("network says and changes what a sandbox may reach", async () => {
     `${id} none; allow a.example; deny 192.0.2.1\n`,
   );
   expect((await cli("network", "show", id)).stdout).toBe("none; allow a.example; deny 192.0.2.1\n");
-  expect((await cli("network", "set", id)).exitCode).toBe(2);
+  expect(await cli("network", "set", id)).toMatchObject({
+    exitCode: 2,
+    stderr: expect.stringContaining("say 'internet', 'none', --allow or --deny"),
+  });
 });
 
 it("state shows what is held and what a hibernation would lose", async () => {

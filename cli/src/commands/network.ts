@@ -1,7 +1,8 @@
-import { Command, InvalidArgumentError } from "commander";
+import { Command } from "commander";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
+import { UsageError } from "../failure.ts";
 import { collectEntry, type CreateFlags, networkOf } from "./create.ts";
 
 /** `torpor network`: what a sandbox may reach. */
@@ -36,7 +37,7 @@ export function registerNetwork(program: Command, context: CliContext): void {
         const invocation = invocationOf(context, command);
         const wanted = networkOf({ ...flags, ...(policy === undefined ? {} : { network: policy }) });
         if (wanted === undefined)
-          throw new InvalidArgumentError("Say 'internet', 'none', --allow or --deny.");
+          throw new UsageError("say 'internet', 'none', --allow or --deny: what it may reach is set anew");
         const sandbox = await clientFor(invocation).sandboxes.get(id);
         const info = await sandbox.setNetwork(wanted);
         invocation.answer(wireForm(info), () => `${id} ${shown(info.network)}`);

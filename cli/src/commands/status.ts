@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { type CliContext, invocationOf } from "../context.ts";
+import { instanceCommand } from "../instance/instance-command.ts";
 import { type LiveStatus, readStatus } from "../instance/instance-status.ts";
 import { formatDuration } from "../output/quantities.ts";
 import type { Style } from "../output/style.ts";
@@ -34,7 +35,7 @@ export function describeStatus(status: LiveStatus, style: Style): string {
     ...(status.outdated
       ? [
           style.yellow(
-            "It runs an older build: torpor down --keep-sandboxes, then torpor up --detach, change over.",
+            `It runs an older build: ${instanceCommand({ stateDir: status.state_dir }, "sudo torpor down --keep-sandboxes")}, then ${instanceCommand({ stateDir: status.state_dir }, "sudo torpor up --detach")}, change over.`,
           ),
         ]
       : []),

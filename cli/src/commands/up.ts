@@ -7,10 +7,12 @@ import { CodedError } from "@torpor/protocol";
 import type { CliContext, Invocation } from "../context.ts";
 import { invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
+import { instanceCommand } from "../instance/instance-command.ts";
 import { missingParts } from "../instance/installation.ts";
 import { readStatus } from "../instance/instance-status.ts";
 import type { DetachMessage } from "../instance/supervise.ts";
 import { supervisorOf } from "../instance/supervisor-lock.ts";
+import { shellLine } from "../terminal/shell-line.ts";
 import { describeStatus } from "./status.ts";
 
 /** Where the API listens when nothing else is said. */
@@ -73,10 +75,10 @@ export function checkListen(listen: string): void {
 /** @throws CodedError when not root, naming the command line that works. */
 export function requireRoot(invocation: Invocation, command: string): void {
   if (process.getuid?.() === 0) return;
-  const binary = join(invocation.context.installation.root, "bin", "torpor");
+  const binary = shellLine([join(invocation.context.installation.root, "bin", "torpor")]);
   throw new CodedError(
     "permission_denied",
-    `'torpor ${command}' needs root: it runs sandboxes, networks and mounts. Run: sudo ${binary} ${command}`,
+    `'torpor ${command}' needs root: it runs sandboxes, networks and mounts. Run: ${instanceCommand(invocation.paths, `sudo ${binary} ${command}`)}`,
   );
 }
 

@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import type { HostFinding, HostRepair } from "@torpor/protocol";
 import { hostRequest } from "../instance/host-request.ts";
+import { instanceCommand } from "../instance/instance-command.ts";
 import type { InstancePaths } from "../instance/instance-paths.ts";
 import { isAlive } from "../instance/process-identity.ts";
 import { readRunFile } from "../instance/run-file.ts";
@@ -27,7 +28,7 @@ async function probeLeftovers(paths: InstancePaths): Promise<Finding> {
     return {
       ok: false,
       found: "sandboxes and networks of a host that is not running may be in place",
-      fix: "Take them over: sudo torpor up --detach. Or end them: sudo torpor down.",
+      fix: `Take them over: ${instanceCommand(paths, "sudo torpor up --detach")}. Or end them: ${instanceCommand(paths, "sudo torpor down")}.`,
     };
   }
   const { findings } = (await ask(paths, "GET", "/v1/findings", LOOK_TIMEOUT_MS)) as {
@@ -38,7 +39,9 @@ async function probeLeftovers(paths: InstancePaths): Promise<Finding> {
   return {
     ok: false,
     found: `${findings.length} found`,
-    fix: [...told, "Put right what can be: sudo torpor doctor --repair"].join("\n  "),
+    fix: [...told, `Put right what can be: ${instanceCommand(paths, "sudo torpor doctor --repair")}`].join(
+      "\n  ",
+    ),
   };
 }
 

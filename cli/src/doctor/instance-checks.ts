@@ -2,6 +2,7 @@ import { connect } from "node:net";
 import { CodedError, DEFAULT_TEMPLATE } from "@torpor/protocol";
 import { clientFor } from "../api/client.ts";
 import type { Invocation } from "../context.ts";
+import { instanceCommand } from "../instance/instance-command.ts";
 import { missingParts } from "../instance/installation.ts";
 import { type LiveStatus, readStatus } from "../instance/instance-status.ts";
 import type { Check, Finding } from "./check.ts";
@@ -9,6 +10,7 @@ import { leftoversCheck } from "./host-findings.ts";
 
 /** Checks of this checkout and of the instance that runs from the state directory, if one does. */
 export function instanceChecks(invocation: Invocation, listen: string): Check[] {
+  const shown = (command: string): string => instanceCommand(invocation.paths, command);
   return [
     {
       name: "build",
@@ -27,13 +29,13 @@ export function instanceChecks(invocation: Invocation, listen: string): Check[] 
       probe: async () => {
         const status = await statusOrNull(invocation);
         if (status === null)
-          return { ok: false, found: "not running", fix: "Start it: sudo torpor up --detach" };
+          return { ok: false, found: "not running", fix: `Start it: ${shown("sudo torpor up --detach")}` };
         const parts = `${status.url}, host ${status.pids.host || "down"}, server ${status.pids.server || "down"}`;
         if (status.healthy) return { ok: true, found: parts };
         return {
           ok: false,
           found: `${parts}: does not answer`,
-          fix: "See why: torpor logs host; torpor logs server. Restart: sudo torpor down --keep-sandboxes, then sudo torpor up --detach",
+          fix: `See why: ${shown("torpor logs host")}; ${shown("torpor logs server")}. Restart: ${shown("sudo torpor down --keep-sandboxes")}, then ${shown("sudo torpor up --detach")}`,
         };
       },
     },
@@ -51,7 +53,7 @@ export function instanceChecks(invocation: Invocation, listen: string): Check[] 
         return {
           ok: false,
           found: `${listen} is taken by another program`,
-          fix: "Choose another: torpor up --listen 127.0.0.1:PORT",
+          fix: `Choose another: ${shown("sudo torpor up --listen 127.0.0.1:PORT")}`,
         };
       },
     },
@@ -75,12 +77,12 @@ async function statusOrNull(invocation: Invocation): Promise<LiveStatus | null> 
 }
 
 async function probeTemplate(invocation: Invocation): Promise<Finding> {
-  const fix = `Build it: torpor template build ${DEFAULT_TEMPLATE}`;
+  const fix = `Build it: ${instanceCommand(invocation.paths, `torpor template build ${DEFAULT_TEMPLATE}`)}`;
   if ((await statusOrNull(invocation)) === null)
     return {
       ok: false,
       found: "unknown: no instance runs",
-      fix: "Start Torpor first: sudo torpor up --detach",
+      fix: `Start Torpor first: ${instanceCommand(invocation.paths, "sudo torpor up --detach")}`,
     };
   const template = (await clientFor(invocation).templates.list()).find(
     (entry) => entry.name === DEFAULT_TEMPLATE,

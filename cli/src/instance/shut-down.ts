@@ -1,5 +1,6 @@
 import { existsSync, readFileSync, rmSync } from "node:fs";
 import { CodedError } from "@torpor/protocol";
+import { instanceCommand } from "./instance-command.ts";
 import { type Installation, missingParts } from "./installation.ts";
 import type { InstancePaths } from "./instance-paths.ts";
 import { endProcess, isAlive, signalProcess, waitForEnd } from "./process-identity.ts";
@@ -79,7 +80,7 @@ async function drainWithNewHost(options: ShutDownOptions, result: ShutDownResult
   if (missing.length > 0) {
     throw new CodedError(
       "host_unavailable",
-      `the last host of ${paths.stateDir} left its machines and networks, and none can be started to end them: ${missing.join("; ")}. Build first (bin/quickstart), then run 'torpor down' again.`,
+      `the last host of ${paths.stateDir} left its machines and networks, and none can be started to end them: ${missing.join("; ")}. Build first (bin/quickstart), then run '${instanceCommand(paths, "sudo torpor down")}' again.`,
     );
   }
   onNote("the last host was not asked to end its machines: starting one to do it");
@@ -96,7 +97,7 @@ async function drainWithNewHost(options: ShutDownOptions, result: ShutDownResult
   if (existsSync(paths.undrained)) {
     throw new CodedError(
       "host_unavailable",
-      `not everything of ${paths.stateDir} could be ended; see ${paths.logsDir}/host.log, and run 'torpor down' again`,
+      `not everything of ${paths.stateDir} could be ended; see ${paths.logsDir}/host.log, and run '${instanceCommand(paths, "sudo torpor down")}' again`,
     );
   }
 }

@@ -1,6 +1,7 @@
 import { CodedError } from "@torpor/protocol";
 import type { Invocation } from "../context.ts";
 import { formatDuration } from "../output/quantities.ts";
+import { instanceCommand } from "./instance-command.ts";
 import { type LiveStatus, readStatus } from "./instance-status.ts";
 import { STOP_KEEPING_SANDBOXES } from "./stop-signal.ts";
 import type { ProgramEvent } from "./supervised-program.ts";
@@ -49,7 +50,8 @@ export async function superviseUntilTold(
       const status = await readStatus(paths, context.installation);
       invocation.answer(
         status,
-        () => `${describe(status)}\nlogs     ${paths.logsDir}\nstop     ^C, or torpor down`,
+        () =>
+          `${describe(status)}\nlogs     ${paths.logsDir}\nstop     ^C, or ${instanceCommand(paths, "sudo torpor down")}`,
       );
     }
     await told;
