@@ -26,8 +26,8 @@ interface Scored<Sandbox> {
 }
 
 /**
- * Best of N: forks once a candidate, attempts each in its own fork, keeps the highest score and destroys the rest. NaN is
- * a failed attempt. Of equal scores the earlier candidate wins.
+ * Best of N: forks once a candidate, attempts each in its own fork, keeps the highest score and destroys the rest. An
+ * attempt returns the score, a finite number; one that returns anything else failed. Of equal scores the earlier candidate wins.
  */
 export async function explore<Sandbox extends { destroy(): Promise<boolean> }, Candidate>(
   fork: (options: ForkOptions) => Promise<ForkResult<Sandbox>>,
@@ -53,8 +53,7 @@ export async function explore<Sandbox extends { destroy(): Promise<boolean> }, C
       if (sandbox === undefined) continue;
       try {
         forkOptions.signal?.throwIfAborted();
-        const score = await attempt(sandbox, candidate, index);
-        if (Number.isNaN(score)) throw new TypeError(`the score of candidate ${index} is not a number`);
+        const score = checkScore(await attempt(sandbox, candidate, index), index);
         scores[index] = score;
         const { best } = kept;
         const isBetter =
@@ -83,4 +82,13 @@ export async function explore<Sandbox extends { destroy(): Promise<boolean> }, C
   }
   const candidate = candidates[best.index] as Candidate;
   return { winner: best.sandbox, candidate, index: best.index, score: best.score, scores, failures };
+}
+
+/** Attempts written in JavaScript return anything; compared, `undefined`, text and objects would make some winner. */
+function checkScore(score: unknown, index: number): number {
+  if (typeof score === "number" && Number.isFinite(score)) return score;
+  const found = typeof score === "number" ? String(score) : score === null ? "null" : typeof score;
+  throw new TypeError(
+    `the attempt of candidate ${index} returned ${found}; return the score, a finite number, or throw`,
+  );
 }

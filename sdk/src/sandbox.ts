@@ -211,8 +211,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * Tries several ways from here and keeps the best: forks itself once a candidate, runs `attempt` in each fork, and
-   * destroys all but the one with the highest score.
+   * Tries several ways from here and keeps the best: forks itself once a candidate, runs `attempt` in each fork, which
+   * returns the score, a finite number (anything else is a failed attempt), and destroys all but the one with the highest.
    * @throws TorporError when no attempt came to a score; nothing is left then
    */
   explore<Candidate>(

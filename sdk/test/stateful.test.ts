@@ -215,6 +215,23 @@ describe("fork and explore", () => {
     expect(destroyed.sort()).toEqual([0, 2, 3, 4].map(idOf));
   });
 
+  it("an attempt that returns anything but a finite number failed, and does not win", async () => {
+    await using fake = await forking(7);
+    const sandbox = await fake.server.client().sandboxes.create();
+    const returned: unknown[] = [undefined, "9", { score: 9 }, null, Infinity, 9n, 2];
+    // Attempts in plain JavaScript are checked by nothing else.
+    const best = await sandbox.explore(returned, async (_, candidate) => candidate as number);
+    expect(best).toMatchObject({ index: 6, score: 2, scores: [null, null, null, null, null, null, 2] });
+    expect(best.failures.map(String).sort()).toEqual(
+      ["undefined", "string", "object", "null", "Infinity", "bigint"]
+        .map(
+          (found, index) =>
+            `TypeError: the attempt of candidate ${index} returned ${found}; return the score, a finite number, or throw`,
+        )
+        .sort(),
+    );
+  });
+
   it("leaves nothing when no attempt came to a score, or the search is aborted", async () => {
     await using fake = await forking(2);
     const { server, destroyed } = fake;
