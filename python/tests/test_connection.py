@@ -38,6 +38,29 @@ class ConnectionOptions(unittest.TestCase):
             self.assertIsNotNone(resolve_connection(url=url, environment={}).api_key_source)
         self.assertIsNone(resolve_connection(url="http://example.com", environment={}).api_key_source)
 
+    def test_the_instance_of_a_state_directory_is_found_by_its_record_and_its_port_never_guessed(self) -> None:
+        with tempfile.TemporaryDirectory() as state_dir:
+            environment = {"TORPOR_STATE_DIR": state_dir}
+            record = os.path.join(state_dir, "run", "server.json")
+            with self.assertRaises(ConfigurationError) as caught:
+                resolve_connection(environment=environment)
+            self.assertIn(f"TORPOR_STATE_DIR is {state_dir}, but", str(caught.exception))
+            self.assertIn(f"{record} cannot be read (No such file or directory)", str(caught.exception))
+            os.mkdir(os.path.dirname(record))
+            for spoilt in ("", "{}", "[1]", "null", '{"url":7}'):
+                with open(record, "w", encoding="utf-8") as file:
+                    file.write(spoilt)
+                with self.subTest(spoilt), self.assertRaises(ConfigurationError) as caught:
+                    resolve_connection(environment=environment)
+                self.assertIn("set TORPOR_URL and TORPOR_API_KEY_FILE", str(caught.exception))
+            with open(record, "w", encoding="utf-8") as file:
+                file.write('{"pid":1,"start_time":1,"url":"http://127.0.0.1:7171"}')
+            found = resolve_connection(environment=environment)
+            self.assertEqual(found.url, "http://127.0.0.1:7171")
+            self.assertEqual(found.api_key_source, KeyFile(os.path.join(state_dir, "api-key")))
+            elsewhere = resolve_connection(url="http://example.com", environment=environment)
+            self.assertIsNone(elsewhere.api_key_source)
+
     def test_a_bad_url_is_refused_with_what_to_do(self) -> None:
         for url in (
             "",

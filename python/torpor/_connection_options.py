@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import re
@@ -15,8 +16,8 @@ from .errors import ConfigurationError
 
 #: Where a local instance serves by default (`torpor up`).
 _DEFAULT_URL = "http://127.0.0.1:7070"
-#: Where a local instance keeps its first API key.
-_DEFAULT_API_KEY_FILE = "/var/lib/torpor/api-key"
+#: Where an instance keeps its things when TORPOR_STATE_DIR does not say otherwise.
+_DEFAULT_STATE_DIR = "/var/lib/torpor"
 #: Default time limit of a call, seconds.
 _DEFAULT_CALL_TIMEOUT_SECONDS = 60.0
 #: Default number of repetitions.
@@ -65,8 +66,12 @@ def resolve_connection(
     ssl_context: Optional[ssl.SSLContext] = None,
     environment: Mapping[str, str] = os.environ,
 ) -> ResolvedConnection:
-    """Raises ConfigurationError when the URL or a number cannot be used. An empty variable counts as absent."""
-    used_url = url if url is not None else _variable(environment, "TORPOR_URL") or _DEFAULT_URL
+    """Raises ConfigurationError when the URL or a number cannot be used, or TORPOR_STATE_DIR is to say the URL and does
+    not. An empty variable counts as absent."""
+    state_dir = _variable(environment, "TORPOR_STATE_DIR")
+    used_url = url if url is not None else _variable(environment, "TORPOR_URL")
+    if used_url is None:
+        used_url = _DEFAULT_URL if state_dir is None else _instance_url(state_dir)
     try:
         parts = urlsplit(used_url)
         host, port = parts.hostname, parts.port
@@ -119,8 +124,34 @@ def _api_key_source(
     path = _variable(environment, "TORPOR_API_KEY_FILE")
     # The local instance's key is for the local instance: it is not shown to a server elsewhere.
     if path is None and is_loopback:
-        path = _DEFAULT_API_KEY_FILE
+        path = os.path.join(_variable(environment, "TORPOR_STATE_DIR") or _DEFAULT_STATE_DIR, "api-key")
     return None if path is None else KeyFile(path)
+
+
+def _instance_url(state_dir: str) -> str:
+    """Where the instance of a state directory serves, by the record its server wrote when it began to.
+
+    Nothing is guessed: the directory's key is to reach no other program.
+    """
+    record = os.path.join(state_dir, "run", "server.json")
+    try:
+        with open(record, encoding="utf-8") as file:
+            value = json.loads(file.read(65_536))
+    except OSError as cause:
+        raise _unknown_instance(state_dir, f"{record} cannot be read ({cause.strerror})") from cause
+    except ValueError as cause:
+        raise _unknown_instance(state_dir, f"{record} is not JSON") from cause
+    url = value.get("url") if isinstance(value, dict) else None
+    if not isinstance(url, str):
+        raise _unknown_instance(state_dir, f"{record} names no URL")
+    return url
+
+
+def _unknown_instance(state_dir: str, why: str) -> ConfigurationError:
+    return _configuration_error(
+        f"TORPOR_STATE_DIR is {state_dir}, but where its instance serves is not known: {why}. Start it with "
+        "`torpor up`, or set TORPOR_URL and TORPOR_API_KEY_FILE"
+    )
 
 
 def read_api_key(connection: ResolvedConnection) -> str:

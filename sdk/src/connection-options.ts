@@ -1,9 +1,8 @@
 import { ConfigurationError } from "./errors.ts";
+import { instanceKeyFile, instanceUrl } from "./state-directory.ts";
 
 /** Where a local instance serves by default (`torpor up`). */
 const DEFAULT_URL = "http://127.0.0.1:7070";
-/** Where a local instance keeps its first API key. */
-const DEFAULT_API_KEY_FILE = "/var/lib/torpor/api-key";
 /** Default `timeoutMs`. */
 const DEFAULT_TIMEOUT_MS = 60_000;
 /** Default `maxRetries`. */
@@ -11,11 +10,15 @@ const DEFAULT_MAX_RETRIES = 3;
 
 /** How to reach a Torpor server. Each: the option, else the environment variable, else the default. */
 export interface TorporOptions {
-  /** Base URL; else `TORPOR_URL`; else the local instance, `http://127.0.0.1:7070`. */
+  /**
+   * Base URL; else `TORPOR_URL`; else where the instance of `TORPOR_STATE_DIR` serves; else the local instance,
+   * `http://127.0.0.1:7070`.
+   */
   url?: string | undefined;
   /**
    * API key; else `TORPOR_API_KEY`; else the content of the file named by `TORPOR_API_KEY_FILE`; else, when the URL is
-   * of this machine (a loopback address), of `/var/lib/torpor/api-key`. Files are read on the first request.
+   * of this machine (a loopback address), of `api-key` in `TORPOR_STATE_DIR`, which is `/var/lib/torpor` when absent. The
+   * key's file is read on the first request.
    */
   apiKey?: string | undefined;
   /** Used for every request; default the global `fetch`, and Node's HTTP client for small requests where there is one. */
@@ -45,16 +48,21 @@ type Environment = Readonly<Record<string, string | undefined>>;
 
 /**
  * Option > environment > default. An empty variable counts as absent.
- * @throws ConfigurationError when the URL cannot be used.
+ * @throws ConfigurationError when the URL cannot be used, or TORPOR_STATE_DIR is to say it and does not.
  */
 export function resolveConnection(options: TorporOptions, environment: Environment): ResolvedConnection {
   const fromEnvironment = (name: string): string | undefined => environment[name]?.trim() || undefined;
-  const url = options.url ?? fromEnvironment("TORPOR_URL") ?? DEFAULT_URL;
+  const stateDir = fromEnvironment("TORPOR_STATE_DIR");
+  const url =
+    options.url ??
+    fromEnvironment("TORPOR_URL") ??
+    (stateDir === undefined ? DEFAULT_URL : instanceUrl(stateDir));
   const parsed = parseUrl(url);
   const isLoopback = isLoopbackHost(parsed.hostname);
   const fetch = options.fetch ?? globalThis.fetch;
   const apiKey = options.apiKey ?? fromEnvironment("TORPOR_API_KEY");
-  const keyFile = fromEnvironment("TORPOR_API_KEY_FILE") ?? (isLoopback ? DEFAULT_API_KEY_FILE : undefined);
+  const keyFile =
+    fromEnvironment("TORPOR_API_KEY_FILE") ?? (isLoopback ? instanceKeyFile(stateDir) : undefined);
   let apiKeySource: ApiKeySource = { kind: "none" };
   if (apiKey !== undefined)
     apiKeySource = { kind: "given", apiKey: checkApiKey(apiKey, "the apiKey option or TORPOR_API_KEY") };

@@ -1,4 +1,4 @@
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { inspect } from "node:util";
@@ -16,7 +16,8 @@ import { API_KEY, FakeServer, SANDBOX_ID, sandboxWire, sendError, sendJson } fro
 afterEach(() => vi.unstubAllEnvs());
 
 function clearEnvironment(): void {
-  for (const name of ["TORPOR_URL", "TORPOR_API_KEY", "TORPOR_API_KEY_FILE"]) vi.stubEnv(name, "");
+  for (const name of ["TORPOR_URL", "TORPOR_API_KEY", "TORPOR_API_KEY_FILE", "TORPOR_STATE_DIR"])
+    vi.stubEnv(name, "");
 }
 
 describe("where the server is and which key is used", () => {
@@ -57,6 +58,31 @@ describe("where the server is and which key is used", () => {
       expect(server.calls[0]?.headers.authorization).toBe(`Bearer ${API_KEY}`);
     } finally {
       await rm(folder, { recursive: true });
+    }
+  });
+
+  it("finds the instance of TORPOR_STATE_DIR and its key, and guesses no port when it has no record", async () => {
+    await using server = (await FakeServer.start()).withSandbox();
+    clearEnvironment();
+    const stateDir = await mkdtemp(join(tmpdir(), "torpor-sdk-"));
+    try {
+      vi.stubEnv("TORPOR_STATE_DIR", stateDir);
+      await writeFile(join(stateDir, "api-key"), `${API_KEY}\n`);
+      expect(() => new Torpor()).toThrow(ConfigurationError);
+      expect(() => new Torpor()).toThrow(
+        `TORPOR_STATE_DIR is ${stateDir}, but where its instance serves is not known: ${stateDir}/run/server.json cannot be read (no such file)`,
+      );
+      await mkdir(join(stateDir, "run"));
+      const record = join(stateDir, "run", "server.json");
+      for (const spoilt of ["", "{}", "[1]", "null", '{"url":7}']) {
+        await writeFile(record, spoilt);
+        expect(() => new Torpor()).toThrow(/TORPOR_STATE_DIR.*set TORPOR_URL and TORPOR_API_KEY_FILE/);
+      }
+      await writeFile(record, JSON.stringify({ pid: 1, start_time: 1, url: server.url }));
+      expect((await Sandbox.create()).id).toBe(SANDBOX_ID);
+      expect(server.calls[0]?.headers.authorization).toBe(`Bearer ${API_KEY}`);
+    } finally {
+      await rm(stateDir, { recursive: true });
     }
   });
 
