@@ -42,6 +42,16 @@ describe("a create with", () => {
     ['{"retention_seconds":1.5}', "retention_seconds", /whole number/],
     ['{"from_snapshot":"sabc"}', "from_snapshot", /must be a snapshot id/],
     ['{"network":"open"}', "network", /one of internet, none, but is "open"/],
+    [
+      '{"network":{"allow":["10.0.0.0/8"]}}',
+      "network.allow.0",
+      /^is "10\.0\.0\.0\/8", but no policy opens 10\.0\.0\.0\/8 \([^"]*\)$/,
+    ],
+    [
+      '{"network":{"deny":["203.0.113.80/24"]}}',
+      "network.deny.0",
+      /^is "203\.0\.113\.80\/24", which has bits set behind its prefix; did you mean 203\.0\.113\.0\/24\?$/,
+    ],
     ['{"metadata":{"a":1}}', "metadata.a", /must be a string/],
     ['{"metadata":{"a":"\\u0000"}}', "metadata.a", /NUL/],
     ['{"metadata":{"a":"\\ud800"}}', "metadata.a", /surrogate/],

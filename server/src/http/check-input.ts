@@ -103,7 +103,8 @@ function describe(
       },
     ];
   }
-  return [{ path, message: `${issue.message}${shown(issue.path, value)}` }];
+  const namesValue = issue.message.includes(JSON.stringify(valueAt(issue.path, value)) ?? "undefined");
+  return [{ path, message: namesValue ? issue.message : `${issue.message}${shown(issue.path, value)}` }];
 }
 
 function article(type: string): string {
