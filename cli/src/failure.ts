@@ -1,5 +1,6 @@
 import { CommanderError, InvalidArgumentError } from "commander";
 import { CodedError, type ErrorEnvelope } from "@torpor/protocol";
+import { inCommandLineWords } from "./command-line-words.ts";
 import type { Style } from "./output/style.ts";
 
 /** Exit codes of `torpor`. `run` and `exec` otherwise end with the command's own. */
@@ -36,6 +37,24 @@ export class ExitWith extends Error {
   }
 }
 
+/** An error with something to do about it that whoever made it could not know. */
+export class HintedError extends Error {
+  override readonly cause: Error;
+  readonly hint: string;
+
+  constructor(cause: Error, hint: string) {
+    super(cause.message);
+    this.name = "HintedError";
+    this.cause = cause;
+    this.hint = hint;
+  }
+}
+
+/** Why something failed, for a line of several. */
+export function failureMessage(error: unknown): string {
+  return describe(error).message;
+}
+
 interface Failure {
   code: string;
   message: string;
@@ -46,6 +65,10 @@ interface Failure {
 
 /** Whatever was thrown, as the fields of the error envelope. */
 function describe(error: unknown): Failure {
+  if (error instanceof HintedError) {
+    const failure = describe(error.cause);
+    return { ...failure, message: `${failure.message}\n${error.hint}` };
+  }
   if (error instanceof UsageError) {
     return { code: "invalid_request", message: error.message, details: {}, requestId: "", retryable: false };
   }
@@ -62,10 +85,11 @@ function describe(error: unknown): Failure {
     // The client library's errors carry the server's envelope under its own names.
     const { code, requestId, details, retryable } = error as Partial<Record<keyof Failure, unknown>>;
     const known = typeof code === "string" && /^[a-z_]+$/.test(code);
+    const facts = typeof details === "object" && details !== null ? (details as Record<string, unknown>) : {};
     return {
       code: known ? code : "internal",
-      message: withCause(error),
-      details: typeof details === "object" && details !== null ? (details as Record<string, unknown>) : {},
+      message: inCommandLineWords(withCause(error), facts),
+      details: facts,
       requestId: typeof requestId === "string" ? requestId : "",
       retryable: retryable === true,
     };

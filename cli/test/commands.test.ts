@@ -162,6 +162,53 @@ describe("exec", () => {
   });
 });
 
+const NOT_RUN =
+  "the command was not run: error starting process 'WORD': program \"WORD\" is in no folder of PATH (/usr/bin:/bin): file does not exist";
+
+describe("a command that does not start", () => {
+  const refuse = (word: string): void =>
+    void api.refusals.set("POST /v1/sandboxes/ID/exec", {
+      code: "invalid_request",
+      message: NOT_RUN.replaceAll("WORD", word),
+    });
+
+  it("is told once why, and how a shell would take it when it was meant for one", async () => {
+    const id = (await cli("create")).stdout.trim();
+    refuse("echo hi | wc -c");
+    expect((await cli("exec", id, "--", "echo hi | wc -c")).stderr).toBe(
+      'error: the command was not run: program "echo hi | wc -c" is in no folder of PATH (/usr/bin:/bin)\n' +
+        `For a shell line: torpor --state-dir /nonexistent/torpor exec --shell ${id} -- 'echo hi | wc -c'\n` +
+        "(invalid_request, request req-1)\n",
+    );
+    expect((await cli("run", "--", "echo hi | wc -c")).stderr).toContain("run -- bash -c 'echo hi | wc -c'");
+    refuse("nosuch");
+    const plain = await cli("exec", id, "--", "nosuch", "a b");
+    expect(plain.exitCode).toBe(125);
+    expect(plain.stderr).not.toContain("shell line");
+  });
+
+  it("is told of when it names a file of this machine that was not copied in", async () => {
+    const here = process.cwd();
+    process.chdir(directory);
+    try {
+      writeFileSync("agent.py", "");
+      writeFileSync("data.csv", "");
+      api.next = { end: { exit_code: 2 } };
+      api.files.set("/workspace/data.csv", Buffer.from(""));
+      const missed = await cli("run", "--", "python3", "./agent.py", "data.csv", "none.txt", "-q");
+      expect(missed.exitCode).toBe(2);
+      expect(missed.stderr).toBe("torpor: agent.py is here but was not copied in; add --in agent.py\n");
+      refuse("./agent.py");
+      expect((await cli("run", "--", "./agent.py")).stderr).toContain("add --in agent.py");
+      api.refusals.clear();
+      api.next = { end: { exit_code: 0 } };
+      expect((await cli("run", "--", "python3", "agent.py")).stderr).toBe("");
+    } finally {
+      process.chdir(here);
+    }
+  });
+});
+
 describe("run", () => {
   it("copies the script in, runs it with its interpreter, and destroys the sandbox", async () => {
     const script = join(directory, "hello.py");

@@ -70,6 +70,8 @@ export class FakeApi implements AsyncDisposable {
   /** Answers to `METHOD /path`, given as they are; what was sent there is kept in `sent`, and what creates and forks were. */
   readonly scripted = new Map<string, unknown>();
   readonly sent = new Map<string, unknown>();
+  /** Refusals by `METHOD /path`, the sandbox's id written ID. */
+  readonly refusals = new Map<string, { code: string; message: string; details?: object }>();
   codeLines: object[] = [];
   previewUrls: object[] = [];
   #server = createServer((request, response) => void this.#answer(request, response));
@@ -107,6 +109,9 @@ export class FakeApi implements AsyncDisposable {
       json(status, { error: { code, message, details: {}, request_id: "req-1", retryable: false } });
     if (request.headers.authorization !== "Bearer tp_test")
       return refuse(401, "unauthenticated", "this key is unknown");
+    const refusal = this.refusals.get(`${request.method} ${url.pathname.replace(/\bs[a-z0-9]{20,}/, "ID")}`);
+    if (refusal !== undefined)
+      return json(400, { error: { details: {}, request_id: "req-1", retryable: false, ...refusal } });
     const route = `${request.method} ${url.pathname}`;
     if (this.scripted.has(route)) {
       if (body.length > 0) this.sent.set(route, JSON.parse(body.toString()));

@@ -3,9 +3,11 @@ import { LIMITS } from "@torpor/protocol";
 import { clientFor } from "../api/client.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { ExitWith, UsageError } from "../failure.ts";
+import { instanceCommand } from "../instance/instance-command.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { readStdin } from "../terminal/read-stdin.ts";
 import { shellLine } from "../terminal/shell-line.ts";
+import { withShellHint } from "../terminal/start-hint.ts";
 import { streamCommand } from "../terminal/stream-command.ts";
 import { collectPair, parseNumber } from "./create.ts";
 
@@ -77,6 +79,14 @@ export function registerExec(program: Command, context: CliContext): void {
         stdin: flags.interactive === true ? await readStdin(context.stdin) : undefined,
         timeoutSeconds: flags.timeout ?? LIMITS.maxExecTimeoutSeconds,
         signal,
+      }).catch((error: unknown) => {
+        throw flags.shell === true
+          ? error
+          : withShellHint(
+              error,
+              words,
+              `${instanceCommand(invocation.paths, "torpor")} exec --shell ${id} --`,
+            );
       });
       throw new ExitWith(exitCode);
     });

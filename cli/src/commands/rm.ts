@@ -1,7 +1,7 @@
 import { Command } from "commander";
 import { clientFor } from "../api/client.ts";
 import { type CliContext, invocationOf } from "../context.ts";
-import { EXIT, ExitWith, UsageError } from "../failure.ts";
+import { EXIT, ExitWith, failureMessage, UsageError } from "../failure.ts";
 
 interface Removal {
   id: string;
@@ -53,6 +53,6 @@ async function remove(client: ReturnType<typeof clientFor>, id: string): Promise
   try {
     return { id, destroyed: await (await client.sandboxes.get(id)).destroy() };
   } catch (error) {
-    return { id, destroyed: false, error: error instanceof Error ? error.message : String(error) };
+    return { id, destroyed: false, error: failureMessage(error) };
   }
 }

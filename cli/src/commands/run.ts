@@ -6,10 +6,13 @@ import type { Sandbox } from "@torpor/sdk";
 import { clientFor } from "../api/client.ts";
 import { type CliContext, type Invocation, invocationOf } from "../context.ts";
 import { guestBasename } from "../copy/location.ts";
+import { forgottenFiles, forgottenHint } from "../copy/forgotten-files.ts";
 import { copyIn, copyOut } from "../copy/transfer.ts";
-import { EXIT, ExitWith, UsageError } from "../failure.ts";
+import { EXIT, ExitWith, HintedError, UsageError } from "../failure.ts";
+import { instanceCommand } from "../instance/instance-command.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { readStdin } from "../terminal/read-stdin.ts";
+import { withShellHint } from "../terminal/start-hint.ts";
 import { streamCommand } from "../terminal/stream-command.ts";
 import { addCreateOptions, type CreateFlags, createOptions, parseNumber } from "./create.ts";
 
@@ -82,15 +85,29 @@ export function registerRun(program: Command, context: CliContext): void {
       let exitCode: number;
       try {
         await copyAllIn(sandbox, plan.script, flags.in ?? [], signal);
+        const cwd = flags.cwd ?? WORKSPACE;
         exitCode = await streamCommand(invocation, sandbox, {
           cmd: plan.cmd,
-          cwd: flags.cwd ?? WORKSPACE,
+          cwd,
           env: undefined, // given to the sandbox at create
           user: flags.user,
           stdin,
           timeoutSeconds,
           signal,
+        }).catch(async (error: unknown) => {
+          const hint =
+            plan.script === undefined ? await missedFiles(sandbox, plan.cmd, cwd, signal) : undefined;
+          if (hint !== undefined && error instanceof Error) throw new HintedError(error, hint);
+          throw withShellHint(
+            error,
+            plan.cmd,
+            `${instanceCommand(invocation.paths, "torpor")} run -- bash -c`,
+          );
         });
+        if (exitCode !== EXIT.ok && plan.script === undefined) {
+          const hint = await missedFiles(sandbox, plan.cmd, cwd, signal);
+          if (hint !== undefined) invocation.note(`${invocation.errorStyle.yellow("torpor:")} ${hint}`);
+        }
         if (!(await copyAllOut(invocation, sandbox, flags.out ?? [], signal)) && exitCode === EXIT.ok)
           exitCode = EXIT.torporFailed;
       } finally {
@@ -143,6 +160,21 @@ function planRun(words: readonly string[], afterDashes: boolean): RunPlan {
     );
   }
   return { cmd: [target, ...rest], script: first };
+}
+
+/** What to say of files that the command names and that were not copied in; nothing when there are none, or none can tell. */
+async function missedFiles(
+  sandbox: Sandbox,
+  words: readonly string[],
+  cwd: string,
+  signal: AbortSignal,
+): Promise<string | undefined> {
+  try {
+    const files = await forgottenFiles(sandbox, words, cwd, signal);
+    return files.length === 0 ? undefined : forgottenHint(files);
+  } catch {
+    return undefined; // a hint is not worth an error of its own: the command's stands
+  }
 }
 
 function requireHostPath(path: string): void {

@@ -3,7 +3,7 @@ import type { Sandbox, SandboxInfo } from "@torpor/sdk";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
-import { EXIT, ExitWith } from "../failure.ts";
+import { EXIT, ExitWith, failureMessage } from "../failure.ts";
 import { formatBytes } from "../output/quantities.ts";
 
 interface Move {
@@ -58,7 +58,7 @@ export function registerSleep(program: Command, context: CliContext): void {
           try {
             done.push(await act(await sandboxes.get(id)));
           } catch (error) {
-            failures.push(error instanceof Error ? error.message : String(error));
+            failures.push(failureMessage(error));
           }
         }
         invocation.answer(wireForm({ items: done }), () => done.map(line).join("\n"));
