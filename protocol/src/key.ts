@@ -13,6 +13,26 @@ export const SCOPES = [
 ] as const;
 export type Scope = (typeof SCOPES)[number];
 
+const OF_ACCOUNT = ["sandbox:read", "sandbox:write", "sandbox:exec", "template:write"] as const;
+
+/**
+ * What else a scope holds. Whoever writes to sandboxes or runs things in them may look at them too: clients fetch a
+ * sandbox before they work on it, and code inside could tell all of it anyway. Never another tenant's or account's.
+ */
+const IMPLIED: Readonly<Record<Scope, readonly Scope[]>> = {
+  "sandbox:read": [],
+  "sandbox:write": ["sandbox:read"],
+  "sandbox:exec": ["sandbox:read"],
+  "template:write": [],
+  admin: OF_ACCOUNT,
+  operator: [...OF_ACCOUNT, "admin"],
+};
+
+/** Whether a key with `scopes` may do what takes the scope `needed`. */
+export function holdsScope(scopes: readonly Scope[], needed: Scope): boolean {
+  return scopes.some((scope) => scope === needed || IMPLIED[scope].includes(needed));
+}
+
 /** Body of `POST /v1/keys`. */
 export const createKeySchema = z.strictObject({
   name: z.string().min(1).max(128),

@@ -29,7 +29,11 @@ test("X-API-Key is as good as a bearer token", async () => {
   ).toBe(200);
 });
 
-test("each scope opens its own routes and no others", async () => {
+test("each scope opens its own routes, those of what it holds, and no others", async () => {
+  const opens = (scope: string, needed: string): boolean =>
+    scope === needed ||
+    scope === "admin" ||
+    (needed === "sandbox:read" && (scope === "sandbox:write" || scope === "sandbox:exec"));
   const sandbox = await world.sandbox();
   const routes: [string, string, string, unknown?][] = [
     ["sandbox:read", "GET", "/v1/sandboxes"],
@@ -50,8 +54,7 @@ test("each scope opens its own routes and no others", async () => {
     const key = await world.newKey([scope]);
     for (const [needed, method, path, json] of routes) {
       const reply = await world.call(method, path, { key, ...(json === undefined ? {} : { json }) });
-      if (scope === needed || scope === "admin")
-        expect(reply.status, `${scope} on ${method} ${path}`).toBeLessThan(300);
+      if (opens(scope, needed)) expect(reply.status, `${scope} on ${method} ${path}`).toBeLessThan(300);
       else
         expect(reply, `${scope} on ${method} ${path}`).toMatchObject({
           status: 403,
@@ -117,6 +120,22 @@ test("a tenant-bound key forces its own tenant, and another one named is refused
   );
   expect((await world.call("GET", "/metrics", { key })).status).toBe(403);
 });
+
+test.each(["sandbox:exec", "sandbox:write"] as const)(
+  "one tenant's key with %s alone sees the sandboxes it works on, and nobody else's",
+  async (scope) => {
+    const key = await world.newKey([scope], "acme");
+    const mine = await world.sandbox({ template: "base", tenant: "acme" });
+    const other = await world.sandbox({ template: "base", tenant: "globex" });
+    const seen = async (id: string): Promise<number> =>
+      (await world.call("GET", `/v1/sandboxes/${id}`, { key })).status;
+    expect([await seen(mine.id), await seen(other.id)]).toEqual([200, 404]);
+    const { items } = (await world.call("GET", "/v1/sandboxes", { key })).body as {
+      items: { tenant: string }[];
+    };
+    expect(new Set(items.map(({ tenant }) => tenant))).toEqual(new Set(["acme"]));
+  },
+);
 
 test("a key is shown once, found by its prefix, and stops at once when it is revoked", async () => {
   const made = await world.call("POST", "/v1/keys", {

@@ -1,7 +1,7 @@
 import { createHash, randomBytes } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import type { Clock, Log } from "@torpor/base";
-import { CodedError, type Scope } from "@torpor/protocol";
+import { CodedError, holdsScope, type Scope } from "@torpor/protocol";
 import type { DenialLog } from "../ledger/denial-log.ts";
 import type { KeyRecord, KeyStore } from "../store/key-store.ts";
 import { keyRefusal } from "./key-refusal.ts";
@@ -93,7 +93,7 @@ export class Authenticator {
       this.#denials.note(key, route, key.revokedAt === null ? "key_expired" : "key_revoked");
       throw refusal;
     }
-    if (!allows(key.scopes, needed)) {
+    if (!holdsScope(key.scopes, needed)) {
       this.#denials.note(key, route, "permission_denied");
       throw new CodedError(
         "permission_denied",
@@ -105,7 +105,7 @@ export class Authenticator {
     return {
       key,
       scope: TenantScope.fromVerifiedKey({ keyId: key.id, account: key.account, tenant: key.tenant }),
-      operator: allows(key.scopes, "operator") ? OperatorScope.fromVerifiedKey(key.id) : undefined,
+      operator: holdsScope(key.scopes, "operator") ? OperatorScope.fromVerifiedKey(key.id) : undefined,
     };
   }
 
@@ -118,14 +118,6 @@ export class Authenticator {
       .markUsed(key, now)
       .catch((error: unknown) => this.#log.warn({ op: "key.used", outcome: "not recorded", err: error }));
   }
-}
-
-function allows(scopes: readonly Scope[], needed: Scope): boolean {
-  return (
-    scopes.includes(needed) ||
-    scopes.includes("operator") ||
-    (needed !== "operator" && scopes.includes("admin"))
-  );
 }
 
 function presentedKey(headers: IncomingHttpHeaders): string {

@@ -67,7 +67,8 @@ export function openApiDocument(app: OpenAPIHono<{ Bindings: HttpBindings }>): O
   app.openAPIRegistry.registerComponent("securitySchemes", "apiKey", {
     type: "http",
     scheme: "bearer",
-    description: "`Authorization: Bearer tp_…`, or the same key as `X-API-Key`.",
+    description:
+      "`Authorization: Bearer tp_…`, or the same key as `X-API-Key`. Each operation names the scope it needs. `sandbox:write` and `sandbox:exec` hold `sandbox:read`; `admin` holds all but `operator`, `operator` all; within the key's account, and its tenant if it is bound to one.",
   });
   for (const [name, schema] of Object.entries(NAMED_SCHEMAS))
     app.openAPIRegistry.register(name, schema.clone());

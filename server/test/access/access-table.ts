@@ -12,7 +12,7 @@ export const CALLERS = [
   "operator",
   "revoked",
   "expired",
-  /** The owner's tenant, with every scope but the needed one and `admin`. */
+  /** The owner's tenant, with every scope but the needed one, those that hold it and `admin`. */
   "wrong scope",
   /** No key at all. */
   "none",

@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { randomText, SCOPES, type Scope } from "@torpor/protocol";
+import { holdsScope, randomText, SCOPES, type Scope } from "@torpor/protocol";
 import { apiKeyPrefix, hashApiKey, newApiKey } from "../../src/auth/authenticator.ts";
 import { World } from "../world.ts";
 import type { CallerName, Row, Thing } from "./access-table.ts";
@@ -45,7 +45,9 @@ export class AccessWorld implements AsyncDisposable {
   }
 
   async #newKey(caller: Exclude<CallerName, "none">, scope: Scope): Promise<string> {
-    const others = SCOPES.filter((other) => other !== scope && other !== "admin" && other !== "operator");
+    const others = SCOPES.filter(
+      (other) => !holdsScope([other], scope) && other !== "admin" && other !== "operator",
+    );
     const own = scope === "operator" ? "admin" : scope; // no tenant's key and no other account's has that one
     switch (caller) {
       case "owner":
