@@ -358,6 +358,8 @@ describe("a preview URL", () => {
     for (const headers of [{}, { accept: "text/html" }] as Record<string, string>[]) {
       const refused = await visit(quiet.host, "/", { ...headers, "x-torpor-token": quiet.token });
       expect([refused.status, state()]).toEqual([409, "hibernated"]);
+      expect(refused.text).toContain("its owner can make a link that wakes it");
+      expect(refused.text).not.toContain("wake or resume");
     }
     expect((await visit(waking.host, "/", { "x-torpor-token": waking.token })).status).toBe(200);
     expect(state()).toBe("running");
@@ -420,6 +422,7 @@ describe("a preview URL", () => {
     const closed = await previewOf(id, {}, 3999);
     const json = await visit(closed.host, "/", { "x-torpor-token": closed.token });
     expect([json.status, errorOf(json).code]).toEqual([502, "port_not_open"]);
+    expect(errorOf(json).details).toEqual({ port: 3999 }); // the cause names addresses of the inside
     const page = await visit(closed.host, "/", { "x-torpor-token": closed.token, accept: "text/html" });
     expect([page.status, page.text.includes("0.0.0.0")]).toEqual([502, true]);
   });

@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import type { CodedError, ErrorCode } from "@torpor/protocol";
+import { CodedError, type ErrorCode } from "@torpor/protocol";
 import { sendError, sendText } from "../http/answer.ts";
 
 const TITLES: Partial<Record<ErrorCode, string>> = {
@@ -15,9 +15,10 @@ const TITLES: Partial<Record<ErrorCode, string>> = {
 export function refuseVisitor(
   incoming: IncomingMessage,
   outgoing: ServerResponse,
-  error: CodedError,
+  refusal: CodedError,
   requestId: string,
 ): void {
+  const error = asVisitorsSeeIt(refusal);
   const headers = { "cache-control": "no-store", "referrer-policy": "no-referrer" };
   if (!isPageLoad(incoming)) {
     sendError(incoming, outgoing, error, requestId, headers);
@@ -30,6 +31,20 @@ export function refuseVisitor(
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
     "x-content-type-options": "nosniff",
   });
+}
+
+/** What a visitor can do about it, and no address of what lies behind the preview. */
+function asVisitorsSeeIt(error: CodedError): CodedError {
+  const { cause: _cause, ...details } = error.details;
+  if (error.code === "wrong_state")
+    return new CodedError(
+      error.code,
+      "the sandbox is asleep, and this link does not wake it; its owner can make a link that wakes it, or wake it",
+      { details },
+    );
+  if (error.code === "host_unavailable")
+    return new CodedError(error.code, "the sandbox cannot be reached now; try again shortly");
+  return new CodedError(error.code, error.message, { details });
 }
 
 /** Whether a browser opens this as a page, as opposed to what a page or a program asks for. */
