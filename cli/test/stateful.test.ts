@@ -68,6 +68,20 @@ it("session makes a persistent sandbox unless told otherwise, and promote change
   expect((await cli("promote", id)).exitCode).toBe(2);
 });
 
+it("session says that what it was given for the environment is not applied to a sandbox that was there", async () => {
+  const given = ["session", "chat-42", "--tenant", "acme", "--env", "MODE=test"];
+  const made = await cli(...given);
+  expect(made.stderr).toBe("");
+  const id = made.stdout.trim();
+  api.scripted.set("POST /v1/sessions", { sandbox: api.sandboxes.get(id), created: false });
+  expect(await cli(...given)).toMatchObject({
+    exitCode: 0,
+    stdout: `${id}\n`,
+    stderr: `note: sandbox ${id} was there already and keeps its own environment; --env not applied\n`,
+  });
+  expect((await cli("session", "chat-42", "--tenant", "acme")).stderr).toBe("");
+});
+
 it("network says and changes what a sandbox may reach", async () => {
   const id = (await cli("create", "--network", "none")).stdout.trim();
   expect(requested()).toMatchObject({ network: "none" });

@@ -147,7 +147,8 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         """That tenant's sandbox for that key, awake: the one there is, else a new one. `is_new` says which.
 
         One call, however many ask at once. `key`: 1 to 256 characters of your own, e.g. a chat's id. The other
-        arguments are those of `create` and count when it is made; `persistent` is True unless given.
+        arguments are those of `create` and count when it is made: one there is keeps its `env`, `secrets` and the rest,
+        and those given are not applied. `persistent` is True unless given.
         """
         transport = transport_of(client, url, api_key)
         given = {

@@ -1,7 +1,7 @@
 import { CREATE_TIMEOUT_MS, NOT_SENT, type SandboxCreateOptions } from "./create-sandbox.ts";
 import { requestJson } from "./request-json.ts";
 import type { Transport } from "./transport.ts";
-import type { SandboxWire, SessionWire } from "./wire.ts";
+import type { SessionWire } from "./wire.ts";
 
 /** Whose session, under which name, and what to make when there is none that lives. */
 export interface SessionOptions extends Omit<SandboxCreateOptions, "idempotencyKey"> {
@@ -10,11 +10,10 @@ export interface SessionOptions extends Omit<SandboxCreateOptions, "idempotencyK
 }
 
 /** Asking again finds the same sandbox, so an aborted call needs no undoing. */
-export async function openSession(transport: Transport, options: SessionOptions): Promise<SandboxWire> {
+export async function openSession(transport: Transport, options: SessionOptions): Promise<SessionWire> {
   options.signal?.throwIfAborted();
   const { signal, timeoutMs = CREATE_TIMEOUT_MS } = options;
   const json = requestJson(options, NOT_SENT);
   const path = "/v1/sessions";
-  const answer = await transport.json<SessionWire>({ method: "POST", path, json, signal, timeoutMs });
-  return answer.sandbox;
+  return transport.json<SessionWire>({ method: "POST", path, json, signal, timeoutMs });
 }

@@ -10,22 +10,23 @@ import type { PageWire, SandboxWire } from "./wire.ts";
 /** `client.sandboxes`. */
 export class SandboxCollection {
   readonly #transport: Transport;
-  readonly #make: (wire: SandboxWire) => Sandbox;
+  readonly #make: (wire: SandboxWire, isNew?: boolean) => Sandbox;
 
   /** @internal */
-  constructor(transport: Transport, make: (wire: SandboxWire) => Sandbox) {
+  constructor(transport: Transport, make: (wire: SandboxWire, isNew?: boolean) => Sandbox) {
     this.#transport = transport;
     this.#make = make;
   }
 
   /** As `Sandbox.create`. */
   async create(options: SandboxCreateOptions = {}): Promise<Sandbox> {
-    return this.#make(await createSandbox(this.#transport, options));
+    return this.#make(await createSandbox(this.#transport, options), true);
   }
 
   /** As `Sandbox.session`. */
   async session(options: SessionOptions): Promise<Sandbox> {
-    return this.#make(await openSession(this.#transport, options));
+    const { sandbox, created } = await openSession(this.#transport, options);
+    return this.#make(sandbox, created);
   }
 
   /** As `Sandbox.get`. */
@@ -47,7 +48,7 @@ export class SandboxCollection {
         signal,
         timeoutMs,
       });
-      return { items: page.items.map(this.#make), nextCursor: page.next_cursor };
+      return { items: page.items.map((wire) => this.#make(wire)), nextCursor: page.next_cursor };
     });
   }
 }

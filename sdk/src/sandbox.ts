@@ -40,12 +40,14 @@ import type { SandboxWire } from "./wire.ts";
 /** The sandboxes of the server that the options, else the environment, name. */
 function sandboxesOf(options: TorporOptions): SandboxCollection {
   const transport = new Transport(resolveConnection(options, processEnvironment()));
-  return new SandboxCollection(transport, (wire) => new Sandbox(transport, wire));
+  return new SandboxCollection(transport, (wire, isNew) => new Sandbox(transport, wire, isNew));
 }
 
 /** A sandbox: where commands run and files live. `await using` destroys it at the end of the block. */
 export class Sandbox implements AsyncDisposable {
   readonly id: string;
+  /** Whether the call that gave this made it: `session` finds it or makes it. Undefined from `get` and `list`. */
+  readonly isNew: boolean | undefined;
   readonly files: SandboxFiles;
   /** Notebook kernels, each with variables of its own. */
   readonly contexts: CodeContexts;
@@ -58,7 +60,7 @@ export class Sandbox implements AsyncDisposable {
   #info: SandboxInfo;
 
   /** @internal Made by `create`, `get` and `list`. */
-  constructor(transport: Transport, wire: SandboxWire) {
+  constructor(transport: Transport, wire: SandboxWire, isNew?: boolean) {
     if (typeof wire.id !== "string") {
       throw new TorporError(
         "the server's answer is no sandbox: is it Torpor, of the same version as this client?",
@@ -68,6 +70,7 @@ export class Sandbox implements AsyncDisposable {
       );
     }
     this.id = wire.id;
+    this.isNew = isNew;
     this.#transport = transport;
     this.#path = `/v1/sandboxes/${pathSegment("id", wire.id)}`;
     this.#info = sandboxInfoFromWire(wire);
@@ -93,8 +96,9 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * The sandbox of that tenant and key, awake: found, or made when none lives. However many ask at once, one is made. The
-   * other options matter only then; it is persistent unless you say otherwise.
+   * The sandbox of that tenant and key, awake: found, or made when none lives; `isNew` says which. However many ask at once,
+   * one is made. The other options matter only then: one that is found keeps its `env`, `secrets` and the rest, and those
+   * given are not applied. It is persistent unless you say otherwise.
    * @throws InvalidRequestError without a tenant
    */
   static session(options: SessionOptions & TorporOptions): Promise<Sandbox> {
@@ -207,7 +211,12 @@ export class Sandbox implements AsyncDisposable {
    * @throws TorporError when none could be made; otherwise `failures` says which could not
    */
   async fork(options: ForkOptions = {}): Promise<ForkResult<Sandbox>> {
-    return forkSandbox(this.#transport, this.#path, options, (wire) => new Sandbox(this.#transport, wire));
+    return forkSandbox(
+      this.#transport,
+      this.#path,
+      options,
+      (wire) => new Sandbox(this.#transport, wire, true),
+    );
   }
 
   /**

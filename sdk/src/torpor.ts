@@ -28,7 +28,7 @@ export class Torpor {
     const transport = new Transport(resolveConnection(options, processEnvironment()));
     this.#transport = transport;
     this.url = transport.url;
-    this.sandboxes = new SandboxCollection(transport, (wire) => new Sandbox(transport, wire));
+    this.sandboxes = new SandboxCollection(transport, (wire, isNew) => new Sandbox(transport, wire, isNew));
     this.snapshots = new Snapshots(transport);
     this.templates = new Templates(transport);
     this.keys = new ApiKeys(transport);

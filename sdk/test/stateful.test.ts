@@ -107,7 +107,11 @@ it("create, session and clocks send what they are given, null too", async () => 
     );
   const { sandboxes } = server.client();
   const sandbox = await sandboxes.session({ tenant: "acme", key: "chat-42", idleTimeoutSeconds: 60 });
-  expect(sandbox.info.tenant).toBe("acme");
+  expect([sandbox.info.tenant, sandbox.isNew, (await sandboxes.create()).isNew]).toEqual([
+    "acme",
+    false,
+    true,
+  ]);
   expect((await sandbox.setLifecycle({ ttlSeconds: null, autoWake: false })).autoWake).toBe(false);
   expect((await sandbox.promote({ persistent: true, reason: "r" })).persistent).toBe(true);
   expect((await sandbox.setNetwork({ allow: ["a.example"] })).network).toEqual({

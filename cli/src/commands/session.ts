@@ -16,6 +16,12 @@ export function registerSession(program: Command, context: CliContext): void {
     .action(async (key: string, flags: CreateFlags, command: Command) => {
       const invocation = invocationOf(context, command);
       const sandbox = await clientFor(invocation).sandboxes.session({ ...createOptions(flags), key });
+      const ignored = [...(flags.env ? ["--env"] : []), ...(flags.secret ? ["--secret"] : [])];
+      if (sandbox.isNew === false && ignored.length > 0) {
+        invocation.note(
+          `note: sandbox ${sandbox.id} was there already and keeps its own environment; ${ignored.join(" and ")} not applied`,
+        );
+      }
       invocation.answer(wireForm(sandbox.info), () => sandbox.id);
     });
 }

@@ -14,7 +14,7 @@ export function addSessionRoutes(deps: RouteDeps): void {
       tag: "lifecycle",
       summary: "Get a tenant's sandbox by its key, or make it",
       description:
-        "One living sandbox for each tenant and key, awake when this answers, however many ask at once. The other fields are those of a create and matter only when it is made; `persistent` is true unless said otherwise. When the sandbox has ended, the next call makes a new one.",
+        "One living sandbox for each tenant and key, awake when this answers, however many ask at once. The other fields are those of a create and matter only when it is made: one that was there keeps its own, and `env` and `secrets` given are not applied; `persistent` is true unless said otherwise. When the sandbox has ended, the next call makes a new one.",
       scope: "sandbox:write",
       body: openSessionSchema,
       answers: {
