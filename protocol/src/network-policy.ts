@@ -109,7 +109,8 @@ const allowEntrySchema = entrySchema.superRefine((text, context) => {
     refuse(`but no policy opens ${ipRangeText(never)} (private, link-local and other special addresses)`);
 });
 
-const rulesSchema = z
+/** Rules of a network policy, as they are asked for. */
+export const networkRulesSchema = z
   .strictObject({
     egress: z
       .enum(["internet", "none"])
@@ -121,7 +122,12 @@ const rulesSchema = z
       .describe(
         "What is reached though egress is `none`: IPv4 addresses and CIDRs on all ports; domains (`example.com` itself, `*.example.com` all below it) on TCP 80 and 443, by the name the connection itself gives (Host, SNI).",
       ),
-    deny: z.array(entrySchema).optional().describe("What is not reached; goes before `allow`."),
+    deny: z
+      .array(entrySchema)
+      .optional()
+      .describe(
+        "What is not reached; goes before `allow`. A domain blocks the name, not an address that somebody knows.",
+      ),
   })
   .refine(
     (rules) => Object.values(rules).some((value) => value !== undefined),
@@ -138,7 +144,7 @@ const rulesSchema = z
   });
 
 /** A sandbox's network: a word, or rules. What it comes to is {@link canonicalNetwork}. */
-export const networkSchema = z.union([z.enum(["internet", "none"]), rulesSchema], {
+export const networkSchema = z.union([z.enum(["internet", "none"]), networkRulesSchema], {
   error: 'must be "internet", "none" or {egress, allow, deny} with lists of addresses, CIDRs and domains',
 });
 /** As it is asked for. */

@@ -194,5 +194,7 @@ test("health, the reference and its page need no key", async () => {
   });
   const page = await world.call("GET", "/docs", { key: null });
   expect(page.text).toContain("/v1/sandboxes/{id}/exec");
+  expect(page.text).toContain("| NetworkRules</td>"); // what may be sent, with a table of its own
+  expect(page.text).toContain("| {egress, allow, deny}</td>"); // what is shown
   expect(page.text).not.toMatch(/(src|href)="(https?:)?\/\//);
 });

@@ -111,6 +111,7 @@ function kind(schema: JsonSchema | undefined): string {
   if (schema.const !== undefined) return JSON.stringify(schema.const);
   const either = schema.anyOf ?? schema.oneOf;
   if (either !== undefined) return either.map(kind).join(" | ");
+  if (schema.properties !== undefined) return `{${Object.keys(schema.properties).join(", ")}}`;
   const type = Array.isArray(schema.type) ? schema.type.join(" | ") : (schema.type ?? "any");
   const bounds = [
     schema.minimum === undefined ? "" : `>= ${schema.minimum}`,

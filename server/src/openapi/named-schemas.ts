@@ -7,6 +7,7 @@ import {
   previewUrlSchema,
   processSchema,
   lifecycleSchema,
+  networkRulesSchema,
   sandboxSchema,
   snapshotSchema,
   templateSchema,
@@ -18,6 +19,7 @@ import { errorSchema } from "../http/error-schema.ts";
 /** Schemas that the reference gives a name and writes once. Inner ones come before those that hold them. */
 export const NAMED_SCHEMAS: Readonly<Record<string, z.ZodType>> = {
   Attestation: attestationSchema,
+  NetworkRules: networkRulesSchema,
   Sandbox: sandboxSchema,
   Lifecycle: lifecycleSchema,
   Snapshot: snapshotSchema,
