@@ -24,6 +24,7 @@ import { registerSnapshot } from "./commands/snapshot.ts";
 import { registerState } from "./commands/state.ts";
 import { registerStatus } from "./commands/status.ts";
 import { registerTemplate } from "./commands/template.ts";
+import { registerTtl } from "./commands/ttl.ts";
 import { registerUp } from "./commands/up.ts";
 import { registerVersion } from "./commands/version.ts";
 import { registerWebhook } from "./commands/webhook.ts";
@@ -41,6 +42,7 @@ const REGISTRATIONS = [
   registerLs,
   registerRm,
   registerSession,
+  registerTtl,
   registerSleep,
   registerFork,
   registerSnapshot,

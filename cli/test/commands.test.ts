@@ -52,7 +52,8 @@ describe("usage", () => {
   });
 
   it.each([
-    ["--ttl", "5m"],
+    ["--ttl", "soon"],
+    ["--ttl", "0.5"],
     ["--cpu", "many"],
     ["--metadata", "=x"],
   ])("refuses %s %s", async (option, value) => {
@@ -72,6 +73,29 @@ describe("create, ls and rm", () => {
       metadata: { team: "red" },
       env: { A: "b=c" },
     });
+  });
+
+  it("takes one spelling of times in every option, and sets a deadline anew", async () => {
+    await cli("create", "--ttl", "10m", "--idle-timeout", "1h", "--retention", "30d");
+    const [sandbox] = [...api.sandboxes.values()];
+    expect(sandbox?.["requested"]).toMatchObject({
+      ttl_seconds: 600,
+      idle_timeout_seconds: 3_600,
+      retention_seconds: 2_592_000,
+    });
+    const id = sandbox?.["id"] as string;
+    await cli("exec", "--timeout", "1.5m", id, "true");
+    expect(api.commands.at(-1)).toMatchObject({ timeout_seconds: 90 });
+    await cli("exec", "--timeout", "0.5", id, "true");
+    expect(api.commands.at(-1)).toMatchObject({ timeout_seconds: 0.5 });
+    const route = `PATCH /v1/sandboxes/${id}/lifecycle`;
+    api.scripted.set(route, { ...sandbox, expires_at: "2126-01-01T00:00:00Z" });
+    expect((await cli("ttl", id, "10m")).stdout).toBe(`${id} until 2126-01-01T00:00:00.000Z\n`);
+    expect(api.sent.get(route)).toEqual({ ttl_seconds: 600 });
+    api.scripted.set(route, { ...sandbox, expires_at: null });
+    expect((await cli("ttl", id, "none")).stdout).toBe(`${id} has no deadline\n`);
+    expect(api.sent.get(route)).toEqual({ ttl_seconds: null });
+    expect((await cli("ttl", id, "soon")).exitCode).toBe(2);
   });
 
   it("lists what lives, as a table that a name cannot break", async () => {
@@ -310,6 +334,14 @@ describe("the key", () => {
     ]);
     expect(exitCode).toBe(1);
     expect(stderr).toContain("no API key for http://192.0.2.1:7070");
+  });
+});
+
+describe("logs", () => {
+  it("of nothing says so, on standard error", async () => {
+    const { exitCode, stdout, stderr } = await capturedCli(["logs", "host", "--state-dir", directory]);
+    expect({ exitCode, stdout }).toEqual({ exitCode: 0, stdout: "" });
+    expect(stderr).toContain(`nothing in ${directory}/logs/host.log`);
   });
 });
 

@@ -30,7 +30,12 @@ const key = {
 it("key create takes a time such as 30d, needs no name, and prints the key alone", async () => {
   api.scripted.set("POST /v1/keys", { ...key, key: "tp_the_whole_key" });
   const made = await cli("key", "create", "--tenant", "acme", "--scope", "sandbox:exec", "--expires", "30d");
-  expect(made).toMatchObject({ exitCode: 0, stdout: "tp_the_whole_key\n" });
+  expect(made).toEqual({
+    exitCode: 0,
+    stdout: "tp_the_whole_key\n",
+    stderr:
+      "id key_1, account default, tenant acme, scopes sandbox:exec, expires 2026-12-29T16:00:00.000Z; this is the only time the key is shown\n",
+  });
   expect(api.sent.get("POST /v1/keys")).toEqual({
     name: "acme",
     tenant: "acme",

@@ -6,6 +6,7 @@ import { readRunFile } from "../src/instance/run-file.ts";
 import { shutDown } from "../src/instance/shut-down.ts";
 import { type Instance, startInstance } from "../src/instance/supervisor.ts";
 import { supervisorOf } from "../src/instance/supervisor-lock.ts";
+import { capturedCli } from "./captured-cli.ts";
 import { type TemporaryInstance, temporaryInstance } from "./temporary-instance.ts";
 
 let bed: TemporaryInstance;
@@ -125,6 +126,32 @@ describe("the supervisor", () => {
   });
 });
 
+describe.skipIf(process.getuid?.() !== 0)("up, as root, where an instance runs already", () => {
+  const up = (env: NodeJS.ProcessEnv, ...args: string[]) =>
+    capturedCli(["up", "--detach", "--state-dir", bed.paths.stateDir, ...args], env);
+
+  it("is fine with the same address or none, and refuses another", async () => {
+    await start();
+    expect(await up({})).toMatchObject({ exitCode: 0, stderr: "Torpor runs already.\n" });
+    expect(await up({}, "--listen", "127.0.0.1:0")).toMatchObject({ exitCode: 0 });
+    for (const other of [
+      await up({}, "--listen", "127.0.0.1:7999"),
+      await up({ TORPOR_LISTEN: "127.0.0.1:7999" }),
+      await up({}, "--listen", "0.0.0.0:0"),
+    ]) {
+      expect(other).toMatchObject({ exitCode: 1, stdout: "" });
+      expect(other.stderr).toMatch(/listens on 127\.0\.0\.1:0, not on/);
+    }
+  });
+
+  it("names the settings that it was started without", async () => {
+    await start();
+    const { exitCode, stderr } = await up({ TORPOR_MAX_LIFETIME_SECONDS: "60", TORPOR_API_KEY: "tp_x" });
+    expect(exitCode).toBe(0);
+    expect(stderr).toContain("other settings, which stay: TORPOR_MAX_LIFETIME_SECONDS. To change");
+  });
+});
+
 describe("down", () => {
   const down = (notes: string[] = []) =>
     shutDown({
@@ -137,6 +164,13 @@ describe("down", () => {
 
   it("does nothing, successfully, when nothing runs", async () => {
     expect(await down()).toEqual({ was_running: false, killed: [] });
+  });
+
+  it.skipIf(process.getuid?.() !== 0)("says that sandboxes run on when they are kept", async () => {
+    mkdirSync(bed.paths.runDir, { recursive: true });
+    writeFileSync(bed.paths.undrained, "");
+    const { stdout } = await capturedCli(["down", "--keep-sandboxes", "--state-dir", bed.paths.stateDir]);
+    expect(stdout).toMatch(/Sandboxes that were left run on: 'sudo torpor up --detach --state-dir /);
   });
 
   it("starts a host for the clean-up when machines were left without one", async () => {

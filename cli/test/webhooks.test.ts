@@ -30,6 +30,7 @@ it("webhook create prints the secret alone, and takes types with or without thei
   api.scripted.set("POST /v1/webhooks", { ...hook, secret: "whsec_abc" });
   const made = await cli("webhook", "create", hook.url, "--type", "destroyed,sandbox.failed");
   expect(made.stdout).toBe("whsec_abc\n");
+  expect(made.stderr).toContain("id wh_1, tenant all of the account, events destroyed,failed;");
   expect(api.sent.get("POST /v1/webhooks")).toEqual({ url: hook.url, types: hook.types });
   expect(await cli("webhook", "create", hook.url, "--type", "exploded")).toMatchObject({ exitCode: 2 });
 });

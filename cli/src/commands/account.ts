@@ -5,6 +5,7 @@ import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
 import { renderTable } from "../output/table.ts";
+import { parseDuration } from "../terminal/duration.ts";
 import { parseNumber } from "./create.ts";
 
 type LimitFlags = Record<string, number | "none">;
@@ -91,9 +92,9 @@ export function registerAccount(program: Command, context: CliContext): void {
 
 function addLimitOptions(command: Command): Command {
   command.option(
-    "--max-lifetime <seconds>",
-    "no sandbox lives for longer, whatever its clocks say; 'none' for no limit, as for all of these",
-    parseLimit,
+    "--max-lifetime <time>",
+    "no sandbox lives for longer, such as 24h or 86400, whatever its clocks say; 'none' for no limit, as for all of these",
+    parseLifetime,
   );
   for (const [option, , what] of QUOTAS)
     command.option(`--${option} <n>`, `at most so many: ${what}`, parseLimit);
@@ -122,6 +123,10 @@ function quotasOf(flags: LimitFlags, prefix: "" | "tenant-"): Partial<QuotaLimit
     if (given !== undefined) limits[of] = valueOf(given);
   }
   return limits;
+}
+
+function parseLifetime(text: string): number | "none" {
+  return text === "none" ? "none" : parseDuration(text);
 }
 
 function parseLimit(text: string): number | "none" {

@@ -3,7 +3,7 @@ import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { EXIT, ExitWith } from "../failure.ts";
-import { parseNumber } from "./create.ts";
+import { parseTimeLimit } from "../terminal/duration.ts";
 
 /** `torpor code`: code in a notebook kernel, whose variables stay. */
 export function registerCode(program: Command, context: CliContext): void {
@@ -17,7 +17,7 @@ export function registerCode(program: Command, context: CliContext): void {
     .argument("<code>", "the code")
     .option("--language <name>", "default python")
     .option("--context <id>", "run in this kernel")
-    .option("--timeout <seconds>", "interrupted after this long (default 300)", parseNumber)
+    .option("--timeout <time>", "interrupted after this long, such as 45 or 5m (default: 5m)", parseTimeLimit)
     .action(
       async (
         id: string,

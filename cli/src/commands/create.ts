@@ -3,6 +3,7 @@ import type { Network, SandboxCreateOptions } from "@torpor/sdk";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
+import { parseDuration } from "../terminal/duration.ts";
 import { addSecretOption } from "./secret-option.ts";
 
 /** Options of `create` and `run` that say what sandbox to make. */
@@ -34,18 +35,22 @@ export function addCreateOptions(command: Command): Command {
   return addSecretOption(command)
     .option("-t, --template <name>", "template to start from (default code-interpreter)")
     .option(
-      "--ttl <seconds>",
-      "destroyed after this many seconds (default 300; persistent: never)",
-      parseNumber,
+      "--ttl <time>",
+      "destroyed after this long, such as 600, 30m or 12h (default 300 seconds; persistent: never)",
+      parseDuration,
     )
     .option("--persistent", "keep it until it is destroyed, asleep when idle; needs --tenant")
     .option("--on-expire <action>", "at the end of the TTL: 'destroy' (default) or 'hibernate'")
-    .option("--idle-timeout <seconds>", "idle after this long without use (persistent: 300)", parseNumber)
+    .option(
+      "--idle-timeout <time>",
+      "idle after this long without use (persistent: 300 seconds)",
+      parseDuration,
+    )
     .option("--on-idle <action>", "when idle: 'hibernate' (default), 'pause', 'destroy' or 'none'")
     .option(
-      "--retention <seconds>",
-      "destroyed after being hibernated this long (default: kept)",
-      parseNumber,
+      "--retention <time>",
+      "destroyed after being hibernated this long, such as 30d (default: kept)",
+      parseDuration,
     )
     .option("--no-auto-wake", "work does not wake it; 'torpor wake' does")
     .option("--from-snapshot <id>", "start with the memory and files of this snapshot")

@@ -1,5 +1,7 @@
+import { existsSync } from "node:fs";
 import type { Command } from "commander";
 import { type CliContext, invocationOf } from "../context.ts";
+import { instanceCommand } from "../instance/instance-command.ts";
 import { requireRoot } from "./up.ts";
 
 /** `torpor down`: ends the instance and, unless told otherwise, its sandboxes. */
@@ -13,7 +15,7 @@ export function registerDown(program: Command, context: CliContext): void {
     .option("--keep-sandboxes", "leave the sandboxes running: the next 'up' takes them over (for upgrades)")
     .action(async (options: { keepSandboxes?: boolean }, command: Command) => {
       const invocation = invocationOf(context, command);
-      requireRoot(invocation, "down");
+      requireRoot(invocation, options.keepSandboxes === true ? "down --keep-sandboxes" : "down");
       const { shutDown } = await import("../instance/shut-down.ts");
       const result = await shutDown({
         paths: invocation.paths,
@@ -23,7 +25,14 @@ export function registerDown(program: Command, context: CliContext): void {
         onNote: (message) => invocation.note(message),
       });
       invocation.answer(result, () =>
-        result.was_running ? "Torpor is stopped." : "Torpor was not running.",
+        [
+          result.was_running ? "Torpor is stopped." : "Torpor was not running.",
+          ...(existsSync(invocation.paths.undrained)
+            ? [
+                `Sandboxes that were left run on: '${instanceCommand(invocation.paths, "sudo torpor up --detach")}' takes them over, '${instanceCommand(invocation.paths, "sudo torpor down")}' ends them.`,
+              ]
+            : []),
+        ].join("\n"),
       );
     });
 }

@@ -4,12 +4,13 @@ import { clientFor } from "../api/client.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { ExitWith, UsageError } from "../failure.ts";
 import { instanceCommand } from "../instance/instance-command.ts";
+import { parseTimeLimit } from "../terminal/duration.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { readStdin } from "../terminal/read-stdin.ts";
 import { shellLine } from "../terminal/shell-line.ts";
 import { withShellHint } from "../terminal/start-hint.ts";
 import { streamCommand } from "../terminal/stream-command.ts";
-import { collectPair, parseNumber } from "./create.ts";
+import { collectPair } from "./create.ts";
 
 interface ExecFlags {
   interactive?: boolean;
@@ -40,7 +41,11 @@ export function registerExec(program: Command, context: CliContext): void {
     .option("-w, --cwd <dir>", "working directory")
     .option("-u, --user <name>", "run as this user (default 'user')")
     .option("-e, --env <NAME=value>", "environment variable; may be repeated", collectPair)
-    .option("--timeout <seconds>", "time limit (default a day; ^C ends it sooner)", parseNumber)
+    .option(
+      "--timeout <time>",
+      "time limit, such as 45 or 5m (default a day; ^C ends it sooner)",
+      parseTimeLimit,
+    )
     .option("--shell", "run the words as one line of bash")
     .passThroughOptions()
     .action(async (id: string, given: string[], flags: ExecFlags, command: Command) => {

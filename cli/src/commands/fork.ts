@@ -3,6 +3,7 @@ import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { EXIT, ExitWith } from "../failure.ts";
+import { parseDuration } from "../terminal/duration.ts";
 import { collectPair, parseNumber } from "./create.ts";
 import { addSecretOption } from "./secret-option.ts";
 
@@ -13,7 +14,11 @@ export function registerFork(program: Command, context: CliContext): void {
     .description("Makes copies with the memory and files of a sandbox, which goes on, and prints their ids.")
     .argument("<id>", "id of the sandbox")
     .option("-n, --count <count>", "how many, 1 to 100 (default 1)", parseNumber)
-    .option("--ttl <seconds>", "TTL of the copies (default: the original's deadline)", parseNumber)
+    .option(
+      "--ttl <time>",
+      "TTL of the copies, such as 600 or 30m (default: the original's deadline)",
+      parseDuration,
+    )
     .option("-m, --metadata <key=value>", "label of the copies; may be repeated", collectPair)
     .action(
       async (

@@ -28,7 +28,7 @@ export function registerKey(program: Command, context: CliContext): void {
     )
     .option(
       "--expires <time>",
-      "ends by itself after this long, such as 30d or 12h (default: never)",
+      "ends by itself after this long, such as 30d, 12h or 600 (default: never)",
       parseDuration,
     )
     .action(
@@ -46,8 +46,11 @@ export function registerKey(program: Command, context: CliContext): void {
           expiresInSeconds: flags.expires,
         });
         invocation.answer(wireForm(made), () => made.key);
-        if (context.stderr.isTTY)
-          invocation.note(invocation.errorStyle.dim(`id ${made.id}; this is the only time the key is shown`));
+        invocation.note(
+          invocation.errorStyle.dim(
+            `id ${made.id}, account ${made.account}, tenant ${made.tenant ?? "any of it"}, scopes ${made.scopes.join(" ")}, ${made.expiresAt === null ? "does not expire" : `expires ${made.expiresAt.toISOString()}`}; this is the only time the key is shown`,
+          ),
+        );
       },
     );
   key

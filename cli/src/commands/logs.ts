@@ -2,6 +2,7 @@ import { Command } from "commander";
 import { clientFor } from "../api/client.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
+import { instanceCommand } from "../instance/instance-command.ts";
 import { logTail, readableLine } from "../instance/log-tail.ts";
 import { join } from "node:path";
 import { parseNumber } from "./create.ts";
@@ -24,12 +25,18 @@ export function registerLogs(program: Command, context: CliContext): void {
       if (program === undefined) {
         const text = await (await clientFor(invocation).sandboxes.get(id)).logs();
         invocation.answer({ id, text }, () => text);
+        if (text === "") invocation.note(`the console of ${id} is empty: its first process wrote nothing`);
         return;
       }
       const lines = flags.lines ?? 50;
       if (!Number.isInteger(lines) || lines < 1)
         throw new UsageError(`--lines must be a whole number from 1; it is ${lines}`);
-      const found = logTail(join(invocation.paths.logsDir, `${program}.log`), lines, 4 * 1024 * 1024);
+      const path = join(invocation.paths.logsDir, `${program}.log`);
+      const found = logTail(path, lines, 4 * 1024 * 1024);
       invocation.answer({ id, lines: found }, () => found.map((line) => readableLine(line)).join("\n"));
+      if (found.length === 0)
+        invocation.note(
+          `nothing in ${path}: it is empty or not there, or may not be read; then: ${instanceCommand(invocation.paths, `sudo torpor logs ${program}`)}`,
+        );
     });
 }

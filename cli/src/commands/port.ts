@@ -5,6 +5,7 @@ import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { renderTable } from "../output/table.ts";
+import { parseDuration } from "../terminal/duration.ts";
 import { parseNumber } from "./create.ts";
 
 /** `torpor port url|ls|revoke`. */
@@ -22,7 +23,11 @@ export function registerPort(program: Command, context: CliContext): void {
     )
     .argument("<id>", "id of the sandbox")
     .argument("<port>", "port the program inside listens on", parseNumber)
-    .option("--expires-in <seconds>", "ends by itself after this long (default: 3600)", parseNumber)
+    .option(
+      "--expires-in <time>",
+      "ends by itself after this long, such as 600 or 12h (default: 1h)",
+      parseDuration,
+    )
     .option("--auto-wake", "a visit wakes the sandbox when it sleeps")
     .action(
       async (

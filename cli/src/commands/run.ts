@@ -10,11 +10,12 @@ import { forgottenFiles, forgottenHint } from "../copy/forgotten-files.ts";
 import { copyIn, copyOut } from "../copy/transfer.ts";
 import { EXIT, ExitWith, HintedError, UsageError } from "../failure.ts";
 import { instanceCommand } from "../instance/instance-command.ts";
+import { parseTimeLimit } from "../terminal/duration.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { readStdin } from "../terminal/read-stdin.ts";
 import { withShellHint } from "../terminal/start-hint.ts";
 import { streamCommand } from "../terminal/stream-command.ts";
-import { addCreateOptions, type CreateFlags, createOptions, parseNumber } from "./create.ts";
+import { addCreateOptions, type CreateFlags, createOptions } from "./create.ts";
 
 /** Where scripts and `--in` go, and where commands start. */
 const WORKSPACE = "/workspace";
@@ -60,9 +61,9 @@ export function registerRun(program: Command, context: CliContext): void {
       collectOut,
     )
     .option(
-      "--timeout <seconds>",
-      `time limit of the command (default ${DEFAULT_TIMEOUT_SECONDS})`,
-      parseNumber,
+      "--timeout <time>",
+      `time limit of the command, such as 45 or 5m (default ${DEFAULT_TIMEOUT_SECONDS} seconds)`,
+      parseTimeLimit,
     )
     .option("-i, --interactive", "give the command this standard input")
     .option("-w, --cwd <dir>", `working directory (default ${WORKSPACE})`)

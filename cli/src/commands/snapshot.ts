@@ -5,7 +5,7 @@ import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { formatBytes } from "../output/quantities.ts";
 import { renderTable } from "../output/table.ts";
-import { parseNumber } from "./create.ts";
+import { parseDuration } from "../terminal/duration.ts";
 
 /** `torpor snapshot create|ls|rm`. */
 export function registerSnapshot(program: Command, context: CliContext): void {
@@ -22,7 +22,7 @@ export function registerSnapshot(program: Command, context: CliContext): void {
     .description("Takes a snapshot of a sandbox, which goes on, and prints its id.")
     .argument("<id>", "id of the sandbox")
     .option("--name <name>", "a name for people")
-    .option("--retention <seconds>", "deleted after this long (default: kept)", parseNumber)
+    .option("--retention <time>", "deleted after this long, such as 30d (default: kept)", parseDuration)
     .action(async (id: string, flags: { name?: string; retention?: number }, command: Command) => {
       const invocation = invocationOf(context, command);
       const sandbox = await clientFor(invocation).sandboxes.get(id);

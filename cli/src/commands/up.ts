@@ -7,6 +7,7 @@ import { CodedError } from "@torpor/protocol";
 import type { CliContext, Invocation } from "../context.ts";
 import { invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
+import { otherSettings, requireSameListen } from "../instance/asked-otherwise.ts";
 import { instanceCommand } from "../instance/instance-command.ts";
 import { missingParts } from "../instance/installation.ts";
 import { readStatus } from "../instance/instance-status.ts";
@@ -36,11 +37,22 @@ export function registerUp(program: Command, context: CliContext): void {
     .action(async (options: { detach?: boolean; listen: string }, command: Command) => {
       const invocation = invocationOf(context, command);
       checkListen(options.listen);
-      requireRoot(invocation, "up");
+      const listenAsked =
+        command.getOptionValueSource("listen") === "cli" || (context.env["TORPOR_LISTEN"] ?? "") !== "";
+      requireRoot(
+        invocation,
+        `up${options.detach === true ? " --detach" : ""}${listenAsked ? ` --listen ${options.listen}` : ""}`,
+      );
       const supervisor = supervisorOf(invocation.paths.supervisorLock);
       if (supervisor !== null) {
         const status = await waitForInstance(invocation);
+        if (listenAsked) requireSameListen(invocation.paths, options.listen);
+        const others = otherSettings(context.env, supervisor);
         invocation.note("Torpor runs already.");
+        if (others.length > 0)
+          invocation.note(
+            `${invocation.errorStyle.yellow("torpor:")} it was started with other settings, which stay: ${others.join(", ")}. To change over: ${instanceCommand(invocation.paths, "sudo torpor down --keep-sandboxes")}, then up again`,
+          );
         invocation.answer(status, () => describeStatus(status, invocation.style));
         return;
       }

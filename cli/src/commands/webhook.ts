@@ -34,10 +34,11 @@ export function registerWebhook(program: Command, context: CliContext): void {
         description: flags.description,
       });
       invocation.answer(wireForm(made), () => made.secret);
-      if (context.stderr.isTTY)
-        invocation.note(
-          invocation.errorStyle.dim(`id ${made.id}; this is the only time the secret is shown`),
-        );
+      invocation.note(
+        invocation.errorStyle.dim(
+          `id ${made.id}, tenant ${made.tenant ?? "all of the account"}, events ${sent(made.types)}; this is the only time the secret is shown`,
+        ),
+      );
     });
   webhook
     .command("ls")

@@ -17,6 +17,7 @@ const TAKES_SANDBOX = [
   "fork",
   "promote",
   "state",
+  "ttl",
   "code",
 ];
 const TAKES_TEMPLATE = ["template build", "template rm"];

@@ -13,6 +13,8 @@ export interface InstanceFile {
   /** What was built when it was started. */
   build: string;
   url: string;
+  /** As it was asked for; empty in one of an older build. */
+  listen: string;
   state_dir: string;
   api_key_file: string;
   driver: string;
@@ -67,6 +69,7 @@ export function readInstanceFile(path: string): InstanceFile | null {
     version: text("version"),
     build: text("build"),
     url: value["url"],
+    listen: text("listen"),
     state_dir: text("state_dir"),
     api_key_file: text("api_key_file"),
     driver: text("driver"),

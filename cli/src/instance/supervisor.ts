@@ -83,6 +83,7 @@ export async function startInstance(options: SupervisorOptions & { listen: strin
       version: installation.version,
       build: buildFingerprint(installation),
       url: url ?? `http://${listen}`,
+      listen,
       state_dir: paths.stateDir,
       api_key_file: paths.apiKeyFile,
       driver: text("driver"),

@@ -2,11 +2,18 @@ import { InvalidArgumentError } from "commander";
 
 const UNIT_SECONDS: Record<string, number> = { s: 1, m: 60, h: 3_600, d: 86_400, w: 604_800 };
 
-/** A time of the command line, such as `30d`, `12h`, `90m` or `45s`, in seconds; a bare number is seconds. */
+/** A time of the command line, such as `30d`, `12h`, `90m` or `45s`, in whole seconds; a bare number is seconds. */
 export function parseDuration(text: string): number {
-  const match = /^(\d+(?:\.\d+)?)([smhdw]?)$/.exec(text.trim());
+  const seconds = parseTimeLimit(text);
+  if (!Number.isInteger(seconds)) throw new InvalidArgumentError("It must be a whole number of seconds.");
+  return seconds;
+}
+
+/** The same for what may be a part of a second, such as `0.5` or `1.5m`. */
+export function parseTimeLimit(text: string): number {
+  const match = /^(\d+(?:\.\d+)?|\.\d+)([smhdw]?)$/.exec(text.trim());
   const seconds = Number(match?.[1]) * (UNIT_SECONDS[match?.[2] || "s"] ?? Number.NaN);
-  if (!Number.isInteger(seconds))
-    throw new InvalidArgumentError("It must be a time such as 30d, 12h, 90m or 45s.");
+  if (!Number.isFinite(seconds))
+    throw new InvalidArgumentError("It must be a time such as 30d, 12h, 90m, 45s or 600 (seconds).");
   return seconds;
 }
