@@ -426,4 +426,19 @@ describe("a preview URL", () => {
     const page = await visit(closed.host, "/", { "x-torpor-token": closed.token, accept: "text/html" });
     expect([page.status, page.text.includes("0.0.0.0")]).toEqual([502, true]);
   });
+
+  test("tells no visitor where the host is when it is away", async () => {
+    const { host, token } = await previewOf();
+    await world.host.goAway();
+    const json = await visit(host, "/", { "x-torpor-token": token });
+    await world.host.listen();
+    expect([json.status, errorOf(json)]).toMatchObject([
+      503,
+      {
+        code: "host_unavailable",
+        message: "the sandbox cannot be reached now; try again shortly",
+        details: {},
+      },
+    ]);
+  });
 });
