@@ -58,6 +58,10 @@ class ConnectionOptions(unittest.TestCase):
             found = resolve_connection(environment=environment)
             self.assertEqual(found.url, "http://127.0.0.1:7171")
             self.assertEqual(found.api_key_source, KeyFile(os.path.join(state_dir, "api-key")))
+            # One that serves a network names an address of that; to another URL the key does not go.
+            with open(record, "w", encoding="utf-8") as file:
+                file.write('{"url":"http://192.0.2.1:7070"}')
+            self.assertEqual(resolve_connection(environment=environment).api_key_source, found.api_key_source)
             elsewhere = resolve_connection(url="http://example.com", environment=environment)
             self.assertIsNone(elsewhere.api_key_source)
 

@@ -69,9 +69,9 @@ def resolve_connection(
     """Raises ConfigurationError when the URL or a number cannot be used, or TORPOR_STATE_DIR is to say the URL and does
     not. An empty variable counts as absent."""
     state_dir = _variable(environment, "TORPOR_STATE_DIR")
-    used_url = url if url is not None else _variable(environment, "TORPOR_URL")
-    if used_url is None:
-        used_url = _DEFAULT_URL if state_dir is None else _instance_url(state_dir)
+    given_url = url if url is not None else _variable(environment, "TORPOR_URL")
+    recorded_url = _instance_url(state_dir) if given_url is None and state_dir is not None else None
+    used_url = given_url if given_url is not None else recorded_url or _DEFAULT_URL
     try:
         parts = urlsplit(used_url)
         host, port = parts.hostname, parts.port
@@ -108,7 +108,7 @@ def resolve_connection(
         port=used_port,
         base_path=base_path,
         is_loopback=is_loopback,
-        api_key_source=_api_key_source(api_key, is_loopback, environment),
+        api_key_source=_api_key_source(api_key, is_loopback or recorded_url is not None, environment),
         call_timeout_seconds=timeout,
         max_retries=retries,
         ssl_context=ssl_context,
@@ -116,14 +116,14 @@ def resolve_connection(
 
 
 def _api_key_source(
-    api_key: Optional[str], is_loopback: bool, environment: Mapping[str, str]
+    api_key: Optional[str], is_local: bool, environment: Mapping[str, str]
 ) -> Union[GivenKey, KeyFile, None]:
     key = api_key if api_key is not None else _variable(environment, "TORPOR_API_KEY")
     if key is not None:
         return GivenKey(_check_api_key(key, "the api_key argument or TORPOR_API_KEY"))
     path = _variable(environment, "TORPOR_API_KEY_FILE")
     # The local instance's key is for the local instance: it is not shown to a server elsewhere.
-    if path is None and is_loopback:
+    if path is None and is_local:
         path = os.path.join(_variable(environment, "TORPOR_STATE_DIR") or _DEFAULT_STATE_DIR, "api-key")
     return None if path is None else KeyFile(path)
 

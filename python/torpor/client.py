@@ -36,9 +36,10 @@ class Torpor(Closing):
     ) -> None:
         """Each: the argument, else the environment, else the default.
 
-        `url`: `TORPOR_URL`, else the local instance, `http://127.0.0.1:7070`. `api_key`: `TORPOR_API_KEY`, else the
-        content of the file named by `TORPOR_API_KEY_FILE`, else, on a loopback URL, of `/var/lib/torpor/api-key`; files
-        are read at the first request. `call_timeout_seconds`: longest time for a call, retries included; 60, 0 for no
+        `url`: `TORPOR_URL`, else where the instance of `TORPOR_STATE_DIR` serves, else the local instance,
+        `http://127.0.0.1:7070`. `api_key`: `TORPOR_API_KEY`, else the content of the file named by
+        `TORPOR_API_KEY_FILE`, else, on a loopback URL or that instance's, of `api-key` in `TORPOR_STATE_DIR`, which is
+        `/var/lib/torpor` when absent; the key's file is read at the first request. `call_timeout_seconds`: longest time for a call, retries included; 60, 0 for no
         limit. `max_retries`: repetitions of a request that failed in a way that passes (connection, 429, 502, 503,
         504); 3. `ssl_context`: default `ssl.create_default_context()`.
 

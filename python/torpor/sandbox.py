@@ -28,8 +28,8 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
     A `with` block destroys an ephemeral sandbox at its end, also when something raises. A persistent one outlives the
     block: only its owner's `destroy()` ends it.
 
-    Where a server is found: `client`, else `url` and `api_key`, else the environment (`TORPOR_URL`, `TORPOR_API_KEY`),
-    else the local instance.
+    Where a server is found: `client`, else `url` and `api_key`, else the environment (`TORPOR_URL`, `TORPOR_API_KEY`,
+    `TORPOR_STATE_DIR`), else the local instance.
     """
 
     def __init__(

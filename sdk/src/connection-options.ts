@@ -17,7 +17,7 @@ export interface TorporOptions {
   url?: string | undefined;
   /**
    * API key; else `TORPOR_API_KEY`; else the content of the file named by `TORPOR_API_KEY_FILE`; else, when the URL is
-   * of this machine (a loopback address), of `api-key` in `TORPOR_STATE_DIR`, which is `/var/lib/torpor` when absent. The
+   * of this machine (a loopback address) or found by `TORPOR_STATE_DIR`, of `api-key` in `TORPOR_STATE_DIR`, which is `/var/lib/torpor` when absent. The
    * key's file is read on the first request.
    */
   apiKey?: string | undefined;
@@ -53,16 +53,16 @@ type Environment = Readonly<Record<string, string | undefined>>;
 export function resolveConnection(options: TorporOptions, environment: Environment): ResolvedConnection {
   const fromEnvironment = (name: string): string | undefined => environment[name]?.trim() || undefined;
   const stateDir = fromEnvironment("TORPOR_STATE_DIR");
-  const url =
-    options.url ??
-    fromEnvironment("TORPOR_URL") ??
-    (stateDir === undefined ? DEFAULT_URL : instanceUrl(stateDir));
+  const given = options.url ?? fromEnvironment("TORPOR_URL");
+  const recorded = given === undefined && stateDir !== undefined ? instanceUrl(stateDir) : undefined;
+  const url = given ?? recorded ?? DEFAULT_URL;
   const parsed = parseUrl(url);
   const isLoopback = isLoopbackHost(parsed.hostname);
   const fetch = options.fetch ?? globalThis.fetch;
   const apiKey = options.apiKey ?? fromEnvironment("TORPOR_API_KEY");
   const keyFile =
-    fromEnvironment("TORPOR_API_KEY_FILE") ?? (isLoopback ? instanceKeyFile(stateDir) : undefined);
+    fromEnvironment("TORPOR_API_KEY_FILE") ??
+    (isLoopback || recorded !== undefined ? instanceKeyFile(stateDir) : undefined);
   let apiKeySource: ApiKeySource = { kind: "none" };
   if (apiKey !== undefined)
     apiKeySource = { kind: "given", apiKey: checkApiKey(apiKey, "the apiKey option or TORPOR_API_KEY") };

@@ -81,6 +81,17 @@ describe("where the server is and which key is used", () => {
       await writeFile(record, JSON.stringify({ pid: 1, start_time: 1, url: server.url }));
       expect((await Sandbox.create()).id).toBe(SANDBOX_ID);
       expect(server.calls[0]?.headers.authorization).toBe(`Bearer ${API_KEY}`);
+      // One that serves a network names an address of that; to another URL the key does not go.
+      await writeFile(record, JSON.stringify({ url: "http://192.0.2.1:7070" }));
+      const sent: string[] = [];
+      const fetch: typeof globalThis.fetch = async (input, init) => {
+        sent.push(`${String(input)} ${new Headers(init?.headers).get("authorization")}`);
+        return Response.json(sandboxWire());
+      };
+      await new Torpor({ fetch }).sandboxes.get(SANDBOX_ID);
+      expect(sent).toEqual([`http://192.0.2.1:7070/v1/sandboxes/${SANDBOX_ID} Bearer ${API_KEY}`]);
+      const elsewhere = new Torpor({ fetch, url: "http://192.0.2.2" });
+      await expect(elsewhere.sandboxes.get(SANDBOX_ID)).rejects.toBeInstanceOf(ConfigurationError);
     } finally {
       await rm(stateDir, { recursive: true });
     }
