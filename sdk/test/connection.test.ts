@@ -85,7 +85,8 @@ describe("where the server is and which key is used", () => {
       await writeFile(record, JSON.stringify({ url: "http://192.0.2.1:7070" }));
       const sent: string[] = [];
       const fetch: typeof globalThis.fetch = async (input, init) => {
-        sent.push(`${String(input)} ${new Headers(init?.headers).get("authorization")}`);
+        const request = new Request(input, init);
+        sent.push(`${request.url} ${request.headers.get("authorization")}`);
         return Response.json(sandboxWire());
       };
       await new Torpor({ fetch }).sandboxes.get(SANDBOX_ID);
