@@ -72,6 +72,8 @@ export class FakeApi implements AsyncDisposable {
   readonly sent = new Map<string, unknown>();
   /** Refusals by `METHOD /path`, the sandbox's id written ID. */
   readonly refusals = new Map<string, { code: string; message: string; details?: object }>();
+  /** Of requests to `scripted` routes, the last's, with its question mark. */
+  readonly queries = new Map<string, string>();
   codeLines: object[] = [];
   previewUrls: object[] = [];
   #server = createServer((request, response) => void this.#answer(request, response));
@@ -114,6 +116,7 @@ export class FakeApi implements AsyncDisposable {
       return json(400, { error: { details: {}, request_id: "req-1", retryable: false, ...refusal } });
     const route = `${request.method} ${url.pathname}`;
     if (this.scripted.has(route)) {
+      this.queries.set(route, url.search);
       if (body.length > 0) this.sent.set(route, JSON.parse(body.toString()));
       return json(request.method === "POST" ? 201 : 200, this.scripted.get(route));
     }

@@ -55,9 +55,20 @@ it("key create takes a time such as 30d, needs no name, and prints the key alone
     expect(await cli("key", "create", "n", "--expires", bad)).toMatchObject({ exitCode: 2 });
 });
 
+it("key ls --account asks for that account's keys and shows whose they are", async () => {
+  api.scripted.set("GET /v1/keys", { items: [{ ...key, account: "others" }] });
+  const listed = await cli("key", "ls", "--account", "others");
+  expect(listed.stdout).toMatch(/ID .*ACCOUNT .*TENANT[^]*key_1 .*others .*acme/);
+  expect(api.queries.get("GET /v1/keys")).toBe("?account=others");
+  expect((await cli("key", "ls")).stdout).not.toContain("ACCOUNT");
+  expect(api.queries.get("GET /v1/keys")).toBe("");
+});
+
 it("key show tells what is known, and never a key", async () => {
   api.scripted.set("GET /v1/keys/key_1", key);
-  expect((await cli("key", "show", "key_1")).stdout).toMatch(/tp_abcdef\.\.\. .*acme .*2026-12-29 16:00/);
+  expect((await cli("key", "show", "key_1")).stdout).toMatch(
+    /tp_abcdef\.\.\. .*default .*acme .*2026-12-29 16:00/,
+  );
   expect(JSON.parse((await cli("key", "show", "key_1", "--json")).stdout)).toEqual(key);
 });
 

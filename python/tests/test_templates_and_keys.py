@@ -160,6 +160,11 @@ class TemplatesAndKeys(unittest.TestCase):
             {"name": "ci", "tenant": "t", "scopes": ["sandbox:read"], "expires_in_seconds": 60},
         )
         self.assertIsNone(self.client.keys.list()[0].key)
+        self.client.keys.list(account="acme")
+        self.assertEqual(
+            [call["query"].get("account") for call in self.server.calls if call["method"] == "GET"],
+            [None, "acme"],
+        )
         self.server.on_json("DELETE", "/v1/keys/key_1", 200, wire)
         self.assertIs(self.client.keys.revoke("key_1"), True)
         self.assertIs(self.client.keys.revoke("key_2"), False)

@@ -40,9 +40,17 @@ class ApiKeys:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def list(self, *, call_timeout_seconds: Optional[float] = None) -> List[ApiKey]:
-        """The newest first, revoked ones too."""
-        answer = self._transport.json(Request("GET", "/v1/keys", call_timeout_seconds=call_timeout_seconds))
+    def list(
+        self, *, account: Optional[str] = None, call_timeout_seconds: Optional[float] = None
+    ) -> List[ApiKey]:
+        """The newest first, revoked ones too.
+
+        `account`: default that of the key that asks; another needs a key with the scope `operator`.
+        """
+        request = Request(
+            "GET", "/v1/keys", query={"account": account}, call_timeout_seconds=call_timeout_seconds
+        )
+        answer = self._transport.json(request)
         return [_api_key(wire) for wire in answered_list(answer, "keys")]
 
     def get(self, id: str, *, call_timeout_seconds: Optional[float] = None) -> ApiKey:

@@ -34,6 +34,11 @@ export interface ApiKeyCreateOptions extends KeyedCallOptions {
   expiresInSeconds?: number | undefined;
 }
 
+export interface ApiKeyListOptions extends CallOptions {
+  /** Default: that of the key that asks. Another needs a key with the scope `operator`. */
+  account?: string | undefined;
+}
+
 const NOT_SENT: ReadonlySet<string> = new Set(["signal", "timeoutMs", "idempotencyKey"]);
 
 /** `client.keys`; needs a key with the scope `admin`. */
@@ -45,12 +50,14 @@ export class ApiKeys {
     this.#transport = transport;
   }
 
-  async list({ signal, timeoutMs }: CallOptions = {}): Promise<ApiKey[]> {
-    const answer = await this.#transport.json({ method: "GET", path: "/v1/keys", signal, timeoutMs });
+  /** The newest first, revoked ones too. `account`: default that of the key that asks; another needs the scope `operator`. */
+  async list({ account, signal, timeoutMs }: ApiKeyListOptions = {}): Promise<ApiKey[]> {
+    const query = { account };
+    const answer = await this.#transport.json({ method: "GET", path: "/v1/keys", query, signal, timeoutMs });
     return answeredList<KeyWire>(answer, "keys").map(apiKeyFromWire);
   }
 
-  /** What is known of one, never the key itself. @throws NotFoundError */
+  /** What is known of one, never the key itself; with the scope `operator`, of any account's. @throws NotFoundError */
   async get(id: string, { signal, timeoutMs }: CallOptions = {}): Promise<ApiKey> {
     const path = `/v1/keys/${pathSegment("id", id)}`;
     return apiKeyFromWire(await this.#transport.json<KeyWire>({ method: "GET", path, signal, timeoutMs }));
@@ -72,7 +79,7 @@ export class ApiKeys {
     return { ...apiKeyFromWire(wire), key: wire.key };
   }
 
-  /** Ends a key at once. Returns false when there was none. */
+  /** Ends a key at once; with the scope `operator`, any account's. Returns false when there was none. */
   async revoke(id: string, { signal, timeoutMs }: CallOptions = {}): Promise<boolean> {
     try {
       await this.#transport.text({

@@ -9,7 +9,7 @@ export type {
   SetLimitsOptions,
   TenantUsage,
 } from "./accounts.ts";
-export type { ApiKey, ApiKeyCreateOptions, ApiKeys } from "./api-keys.ts";
+export type { ApiKey, ApiKeyCreateOptions, ApiKeyListOptions, ApiKeys } from "./api-keys.ts";
 export type { BackgroundCommand } from "./background-command.ts";
 export type { CallOptions, KeyedCallOptions } from "./call-options.ts";
 export type { TorporOptions } from "./connection-options.ts";

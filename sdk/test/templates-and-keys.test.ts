@@ -88,12 +88,16 @@ it("makes, shows, lists and revokes keys", async () => {
   };
   await using server = await FakeServer.start();
   let body: unknown;
+  const listed: unknown[] = [];
   server
     .on("POST", "/v1/keys", async (call) => {
       body = await call.json();
       sendJson(call.response, 201, { ...key, key: "tp_secret" });
     })
-    .on("GET", "/v1/keys", ({ response }) => sendJson(response, 200, { items: [key], next_cursor: null }))
+    .on("GET", "/v1/keys", ({ request, response }) => {
+      listed.push(request.url);
+      sendJson(response, 200, { items: [key], next_cursor: null });
+    })
     .on("GET", "/v1/keys/k1", ({ response }) => sendJson(response, 200, key))
     .on("GET", "/v1/keys/k2", ({ response }) => sendError(response, 404, "not_found", "no such key"))
     .on("DELETE", "/v1/keys/k1", ({ response }) => sendJson(response, 200, key))
@@ -110,6 +114,8 @@ it("makes, shows, lists and revokes keys", async () => {
   expect(await keys.list()).toEqual([
     expect.objectContaining({ id: "k1", createdAt: new Date("2026-11-29T16:00:00Z") }),
   ]);
+  await keys.list({ account: "acme" });
+  expect(listed).toEqual(["/v1/keys", "/v1/keys?account=acme"]);
   expect(await keys.get("k1")).toMatchObject({ id: "k1", tenant: "acme", prefix: "tp_abcd" });
   await expect(keys.get("k2")).rejects.toBeInstanceOf(NotFoundError);
   expect([await keys.revoke("k1"), await keys.revoke("k2")]).toEqual([true, false]);

@@ -81,6 +81,52 @@ test("an account's admin sees its own account, its limits and what it has, and c
   denied(await world.call("GET", "/v1/account", { key: await world.newKey(["sandbox:read"]) }));
 });
 
+test("the operator lists, gets and revokes the keys of any account, others those of their own alone", async () => {
+  await using world = await World.start();
+  const { admin, operator } = await withAccount(world, "acme");
+  const made = await world.call("POST", "/v1/keys", { key: admin, json: { name: "theirs", tenant: "t" } });
+  const theirs = String(made.body["id"]);
+  const names = async (key: string, query: string): Promise<string[]> => {
+    const { body } = await world.call("GET", `/v1/keys${query}`, { key });
+    return (body["items"] as { name: string }[]).map(({ name }) => name);
+  };
+  expect((await names(operator, "?account=acme")).sort()).toEqual(["first", "theirs"]);
+  expect(await names(operator, "")).not.toContain("theirs");
+  expect((await names(admin, "?account=acme")).sort()).toEqual(["first", "theirs"]);
+  expect((await world.call("GET", "/v1/keys?account=nothere", { key: operator })).status).toBe(404);
+  expect((await world.call("GET", "/v1/keys?account=a%2Fb", { key: operator })).status).toBe(400);
+  const bound = await world.newKey(["admin"], "t");
+  for (const key of [admin, world.adminKey, bound])
+    for (const account of ["acme", "default", "nothere"]) {
+      const own = key === admin ? "acme" : "default";
+      if (account !== own) denied(await world.call("GET", `/v1/keys?account=${account}`, { key }));
+    }
+  // A tenant's key that names its own account still gets its tenant's alone.
+  expect(await names(bound, "?account=default")).toEqual(await names(bound, ""));
+
+  for (const method of ["GET", "DELETE"])
+    expect((await world.call(method, `/v1/keys/${theirs}`, { key: world.adminKey })).status).toBe(404);
+  expect(await world.call("GET", `/v1/keys/${theirs}`, { key: operator })).toMatchObject({
+    status: 200,
+    body: { account: "acme", tenant: "t", revoked_at: null },
+  });
+  const revoked = await world.call("DELETE", `/v1/keys/${theirs}`, { key: operator });
+  expect(revoked).toMatchObject({ status: 200, body: { revoked_at: expect.any(String) } });
+  expect((await world.call("GET", "/v1/sandboxes", { key: String(made.body["key"]) })).status).toBe(401);
+  expect((await world.call("GET", "/v1/sandboxes", { key: admin })).status).toBe(200);
+
+  await world.restart(); // which writes what is still counted
+  const { body } = await world.call("GET", "/v1/ledger?limit=200", { key: admin });
+  const denials = (body["items"] as { event: string; reason: string; route: string }[])
+    .filter(({ event }) => event === "deny")
+    .map(({ reason, route }) => `${reason} ${route}`);
+  // Those of another account's admin, who was told of nothing, and none of the operator's.
+  expect(denials.filter((text) => text.includes("key_id")).sort()).toEqual([
+    "foreign_id DELETE /v1/keys/{key_id}",
+    "foreign_id GET /v1/keys/{key_id}",
+  ]);
+});
+
 test("the operator's scope is handed on by its holder alone, and never to another account or one tenant", async () => {
   await using world = await World.start();
   const { admin, operator } = await withAccount(world, "acme");

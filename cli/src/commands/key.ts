@@ -57,10 +57,11 @@ export function registerKey(program: Command, context: CliContext): void {
     .command("ls")
     .alias("list")
     .summary("list keys")
-    .action(async (_flags: unknown, command: Command) => {
+    .option("--account <account>", "those of this account (operator only; default: your own)")
+    .action(async (flags: { account?: string }, command: Command) => {
       const invocation = invocationOf(context, command);
-      const keys = await clientFor(invocation).keys.list();
-      invocation.answer(wireForm({ items: keys }), () => renderKeys(keys));
+      const keys = await clientFor(invocation).keys.list({ account: flags.account });
+      invocation.answer(wireForm({ items: keys }), () => renderKeys(keys, flags.account !== undefined));
     });
   key
     .command("show")
@@ -70,12 +71,12 @@ export function registerKey(program: Command, context: CliContext): void {
     .action(async (id: string, _flags: unknown, command: Command) => {
       const invocation = invocationOf(context, command);
       const shown = await clientFor(invocation).keys.get(id);
-      invocation.answer(wireForm(shown), () => renderKeys([shown]));
+      invocation.answer(wireForm(shown), () => renderKeys([shown], true));
     });
   key
     .command("revoke")
     .alias("rm")
-    .summary("end keys at once")
+    .summary("end keys at once (the operator: any account's)")
     .argument("<ids...>", "ids of the keys (torpor key ls)")
     .action(async (ids: string[], _flags: unknown, command: Command) => {
       const invocation = invocationOf(context, command);
@@ -95,7 +96,7 @@ function collectScope(text: string, gathered: Scope[] = []): Scope[] {
   return [...gathered, scope];
 }
 
-function renderKeys(keys: readonly ApiKey[]): string {
+function renderKeys(keys: readonly ApiKey[], withAccount: boolean): string {
   const day = (date: Date | null): string => date?.toISOString().slice(0, 16).replace("T", " ") ?? "-";
   const state = (key: ApiKey): string =>
     key.revokedAt !== null
@@ -104,11 +105,23 @@ function renderKeys(keys: readonly ApiKey[]): string {
         ? "expired"
         : "valid";
   return renderTable(
-    ["ID", "NAME", "KEY", "TENANT", "SCOPES", "STATE", "CREATED", "EXPIRES", "LAST USED"],
+    [
+      "ID",
+      "NAME",
+      "KEY",
+      ...(withAccount ? ["ACCOUNT"] : []),
+      "TENANT",
+      "SCOPES",
+      "STATE",
+      "CREATED",
+      "EXPIRES",
+      "LAST USED",
+    ],
     keys.map((key) => [
       key.id,
       key.name,
       `${key.prefix}...`,
+      ...(withAccount ? [key.account] : []),
       key.tenant ?? "-",
       key.scopes.join(","),
       state(key),

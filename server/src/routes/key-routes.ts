@@ -1,4 +1,4 @@
-import { CodedError, createKeySchema, keySchema, randomText } from "@torpor/protocol";
+import { accountIdSchema, CodedError, createKeySchema, keySchema, randomText } from "@torpor/protocol";
 import { z } from "zod";
 import { apiKeyPrefix, hashApiKey, newApiKey } from "../auth/authenticator.ts";
 import { refused } from "../sandbox/create-plan.ts";
@@ -35,7 +35,13 @@ export function addKeyRoutes(deps: RouteDeps): void {
       path: "/v1/keys",
       tag: "keys",
       summary: "List API keys, newest first",
+      description: "Of one's own account. The operator lists those of any (`account`).",
       scope: "admin",
+      query: z.strictObject({
+        account: accountIdSchema
+          .optional()
+          .describe("Default: the account of the key that asks. Another is for the operator to name."),
+      }),
       answers: {
         200: {
           description: "Keys, revoked ones too, never the keys themselves",
@@ -43,10 +49,19 @@ export function addKeyRoutes(deps: RouteDeps): void {
         },
       },
     },
-    async (call) => ({
-      status: 200,
-      body: shownList(await keyStore.list(call.caller.scope), toApiKey),
-    }),
+    async (call) => {
+      const { operator, scope } = call.caller;
+      const { account = scope.account } = call.query;
+      if (account === scope.account)
+        return { status: 200, body: shownList(await keyStore.list(scope), toApiKey) };
+      if (operator === undefined)
+        throw new CodedError(
+          "permission_denied",
+          `this API key is of account ${scope.account}, so it cannot list the keys of account ${account}; leave the account out, or use a key with the scope operator`,
+        );
+      if ((await deps.accountStore.find(operator, account)) === undefined) throw accountNotFound(account);
+      return { status: 200, body: shownList(await keyStore.listOf(operator, account), toApiKey) };
+    },
   );
 
   api.add(
@@ -55,12 +70,13 @@ export function addKeyRoutes(deps: RouteDeps): void {
       path: "/v1/keys/{key_id}",
       tag: "keys",
       summary: "Get an API key",
+      description: "One of one's own account; the operator gets any.",
       scope: "admin",
       answers: { 200: { description: "What is known of it, never the key itself", schema: keySchema } },
     },
     async (call) => {
       const id = call.param("key_id");
-      const key = await keyStore.find(call.caller.scope, id);
+      const key = await keyStore.find(call.caller.operator ?? call.caller.scope, id);
       if (key === undefined) throw keyNotFound(id);
       return { status: 200, body: toApiKey(key) };
     },
@@ -73,13 +89,14 @@ export function addKeyRoutes(deps: RouteDeps): void {
       tag: "keys",
       summary: "Revoke an API key",
       description:
-        "Counts at once: the next request with it is refused, and what is under way with it is cut off within about a second. Again: the same answer.",
+        "One of one's own account; the operator revokes any. Counts at once: the next request with it is refused, and what is under way with it is cut off within about a second. Again: the same answer.",
       scope: "admin",
       answers: { 200: { description: "The key, revoked", schema: keySchema } },
     },
     async (call) => {
       const id = call.param("key_id");
-      const revoked = await keyStore.revoke(call.caller.scope, id, deps.clock.now());
+      const { operator, scope } = call.caller;
+      const revoked = await keyStore.revoke(operator ?? scope, id, deps.clock.now());
       if (revoked === undefined) throw keyNotFound(id);
       return { status: 200, body: toApiKey(revoked) };
     },

@@ -47,7 +47,7 @@ export interface RouteDeps {
   denials: DenialLog;
   checkpointKey: CheckpointKey;
   accountStore: AccountStore;
-  keyStore: Pick<KeyStore, "issue" | "find" | "list" | "revoke">;
+  keyStore: Pick<KeyStore, "issue" | "find" | "list" | "listOf" | "revoke">;
   webhookStore: Pick<
     WebhookStore,
     "insert" | "find" | "list" | "countOf" | "counts" | "update" | "remove" | "forgetDeliveries"

@@ -1,4 +1,4 @@
-import type { Kysely, Selectable } from "kysely";
+import type { Expression, ExpressionBuilder, Kysely, Selectable, SqlBool } from "kysely";
 import type { ApiKey, Scope } from "@torpor/protocol";
 import { OperatorScope, type TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
@@ -44,6 +44,17 @@ function toKeyRecord(row: Selectable<KeyTable>): KeyRecord {
     expiresAt: row.expires_at,
     lastUsedAt: row.last_used_at,
     revokedAt: row.revoked_at,
+  };
+}
+
+type KeyCondition = (where: ExpressionBuilder<Tables, "api_keys">) => Expression<SqlBool>;
+
+/** Which keys a caller may see and revoke: those of its account, or of its tenant; the operator, all. */
+function within(scope: TenantScope | OperatorScope): KeyCondition {
+  return (where) => {
+    if (scope instanceof OperatorScope) return where.and([]);
+    const ofAccount = where("account", "=", scope.account);
+    return scope.tenant === null ? ofAccount : where.and([ofAccount, where("tenant", "=", scope.tenant)]);
   };
 }
 
@@ -119,36 +130,52 @@ export class KeyStore {
     return readableRows(rows, toKeyRecord).items; // one that cannot be read lets nobody in either
   }
 
-  /** One of the caller's keys; undefined for one that does not exist and, just the same, for another's. */
-  async find(scope: TenantScope, id: string): Promise<KeyRecord | undefined> {
-    let query = this.#db
+  /** One of the caller's keys, of the operator any; undefined for one that does not exist and, just the same, for another's. */
+  async find(scope: TenantScope | OperatorScope, id: string): Promise<KeyRecord | undefined> {
+    const row = await this.#db
       .selectFrom("api_keys")
       .selectAll()
       .where("id", "=", id)
-      .where("account", "=", scope.account);
-    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
-    const row = await query.executeTakeFirst();
+      .where(within(scope))
+      .executeTakeFirst();
     return row === undefined ? undefined : toKeyRecord(row);
   }
 
   /** The caller's keys, newest first, at most 1,000. */
-  async list(scope: TenantScope): Promise<ReadableRows<KeyRecord>> {
-    let query = this.#db.selectFrom("api_keys").selectAll().where("account", "=", scope.account);
-    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
-    const rows = await query.orderBy("created_at", "desc").orderBy("id", "desc").limit(1_000).execute();
+  list(scope: TenantScope): Promise<ReadableRows<KeyRecord>> {
+    return this.#list(within(scope));
+  }
+
+  /** The keys of any account, newest first, at most 1,000. */
+  listOf(_operator: OperatorScope, account: string): Promise<ReadableRows<KeyRecord>> {
+    return this.#list((where) => where("account", "=", account));
+  }
+
+  async #list(condition: KeyCondition): Promise<ReadableRows<KeyRecord>> {
+    const rows = await this.#db
+      .selectFrom("api_keys")
+      .selectAll()
+      .where(condition)
+      .orderBy("created_at", "desc")
+      .orderBy("id", "desc")
+      .limit(1_000)
+      .execute();
     return readableRows(rows, toKeyRecord);
   }
 
-  /** Revokes one of the caller's keys; a second time changes nothing. @returns undefined when it is not the caller's. */
-  async revoke(scope: TenantScope, id: string, revokedAt: number): Promise<KeyRecord | undefined> {
-    let update = this.#db
+  /** Revokes one of the caller's keys, of the operator any; a second time changes nothing. @returns undefined when it is not the caller's. */
+  async revoke(
+    scope: TenantScope | OperatorScope,
+    id: string,
+    revokedAt: number,
+  ): Promise<KeyRecord | undefined> {
+    await this.#db
       .updateTable("api_keys")
       .set({ revoked_at: revokedAt })
       .where("id", "=", id)
-      .where("account", "=", scope.account)
-      .where("revoked_at", "is", null);
-    if (scope.tenant !== null) update = update.where("tenant", "=", scope.tenant);
-    await update.execute();
+      .where(within(scope))
+      .where("revoked_at", "is", null)
+      .execute();
     return await this.find(scope, id);
   }
 
