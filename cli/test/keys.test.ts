@@ -55,6 +55,30 @@ it("key create takes a time such as 30d, needs no name, and prints the key alone
     expect(await cli("key", "create", "n", "--expires", bad)).toMatchObject({ exitCode: 2 });
 });
 
+it("key create warns when --tenant names an account other than the key's own", async () => {
+  const quota = {};
+  const account = (id: string) => ({
+    id,
+    created_at: key.created_at,
+    limits: quota,
+    tenant_limits: quota,
+    usage: quota,
+  });
+  api.scripted.set("POST /v1/keys", { ...key, key: "tp_the_whole_key" });
+  api.scripted.set("GET /v1/account", account("default"));
+  const warned = async (...args: string[]): Promise<boolean> => {
+    const made = await cli("key", "create", ...args);
+    expect(made).toMatchObject({ exitCode: 0, stdout: "tp_the_whole_key\n" });
+    return made.stderr.includes("say --account");
+  };
+  expect(await warned("--tenant", "acme")).toBe(false);
+  api.scripted.set("GET /v1/accounts/acme", account("acme"));
+  api.scripted.set("GET /v1/accounts/default", account("default"));
+  expect(await warned("--tenant", "acme")).toBe(true);
+  expect(await warned("--tenant", "default")).toBe(false);
+  expect(await warned("--tenant", "acme", "--account", "acme")).toBe(false);
+});
+
 it("key ls --account asks for that account's keys and shows whose they are", async () => {
   api.scripted.set("GET /v1/keys", { items: [{ ...key, account: "others" }] });
   const listed = await cli("key", "ls", "--account", "others");

@@ -3,7 +3,7 @@ import type { ApiKey } from "@torpor/sdk";
 import { CodedError, SCOPES, type Scope } from "@torpor/protocol";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
-import { type CliContext, invocationOf } from "../context.ts";
+import { type CliContext, type Invocation, invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
 import { renderTable } from "../output/table.ts";
 import { parseDuration } from "../terminal/duration.ts";
@@ -38,6 +38,8 @@ export function registerKey(program: Command, context: CliContext): void {
         command: Command,
       ) => {
         const invocation = invocationOf(context, command);
+        if (flags.tenant !== undefined && flags.account === undefined)
+          await warnOfAccount(invocation, flags.tenant);
         const made = await clientFor(invocation).keys.create({
           name: name ?? flags.tenant ?? "unnamed",
           account: flags.account,
@@ -87,6 +89,22 @@ export function registerKey(program: Command, context: CliContext): void {
       }
       invocation.answer({ items: ids.map((id) => ({ id, revoked: true })) }, () => ids.join("\n"));
     });
+}
+
+/** Whoever means the account of that name gets a key of their own account instead, and of its limits. */
+async function warnOfAccount(invocation: Invocation, tenant: string): Promise<void> {
+  const { accounts } = clientFor(invocation);
+  const bounds = { timeoutMs: 5_000 };
+  // Whoever may not see another account cannot have meant one; what else is wrong, making the key will say.
+  const named = await accounts.get(tenant, bounds).catch(() => undefined);
+  if (named === undefined) return;
+  const own = await accounts.own(bounds).catch(() => undefined);
+  if (own === undefined || own.id === named.id) return;
+  invocation.note(
+    invocation.errorStyle.yellow(
+      `warning: ${tenant} is an account, and this makes a key of account ${own.id} for a tenant of that name, under the limits of ${own.id}; for a key of that account say --account ${tenant}`,
+    ),
+  );
 }
 
 function collectScope(text: string, gathered: Scope[] = []): Scope[] {
