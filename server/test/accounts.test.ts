@@ -117,8 +117,8 @@ test("the operator lists, gets and revokes the keys of any account, others those
 
   await world.restart(); // which writes what is still counted
   const { body } = await world.call("GET", "/v1/ledger?limit=200", { key: admin });
-  const denials = (body["items"] as { event: string; reason: string; route: string }[])
-    .filter(({ event }) => event === "deny")
+  const denials = (body["items"] as { action: string; reason: string; route: string }[])
+    .filter(({ action }) => action === "deny")
     .map(({ reason, route }) => `${reason} ${route}`);
   // Those of another account's admin, who was told of nothing, and none of the operator's.
   expect(denials.filter((text) => text.includes("key_id")).sort()).toEqual([
