@@ -1,7 +1,7 @@
 import { connect as connectTls } from "node:tls";
 import { Duplex } from "node:stream";
 import fc from "fast-check";
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { type ClientHello, ClientHelloReader } from "../src/network/client-hello.ts";
 
 /** The first bytes a real client sends. */
@@ -79,6 +79,15 @@ describe("the server's name in a ClientHello", () => {
     for (const bytes of [1, 2, 3, 5, 50]) {
       expect(read([records(hello, bytes)])).toEqual({ serverName: "a.example", isEncrypted: false });
     }
+  });
+
+  test("costs no more to read in records of a byte each than in large ones", () => {
+    const bytes = records(handshake([serverName("a.example"), extension(21, Buffer.alloc(30_000))]), 1);
+    const concat = vi.spyOn(Buffer, "concat");
+    expect(read([bytes])).toEqual({ serverName: "a.example", isEncrypted: false });
+    const copied = concat.mock.results.reduce((sum, { value }) => sum + (value as Buffer).length, 0);
+    concat.mockRestore();
+    expect(copied).toBeLessThan(2 * bytes.length);
   });
 
   test("is known not to be all when the real one is encrypted (ECH)", () => {

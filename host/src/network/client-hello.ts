@@ -3,6 +3,8 @@ const MAX_RECORD_BYTES = 16_384 + 256;
 /** Far above any client's: large post-quantum key shares make some 2 KiB. */
 const MAX_HELLO_BYTES = 32_768;
 const RECORD_HEADER_BYTES = 5;
+/** Type and length of a handshake message. */
+const HANDSHAKE_HEADER_BYTES = 4;
 const HANDSHAKE_RECORD = 22;
 const CLIENT_HELLO = 1;
 const EXTENSION = { serverName: 0, encryptedClientHello: 0xfe0d } as const;
@@ -21,6 +23,8 @@ export class ClientHelloReader {
   #unread: Buffer = Buffer.alloc(0);
   #records: Buffer[] = [];
   #recordBytes = 0;
+  /** Known once its header is there. */
+  #helloBytes: number | undefined;
 
   /** @returns undefined while more is to come */
   push(chunk: Buffer): ClientHello | undefined {
@@ -35,13 +39,15 @@ export class ClientHelloReader {
       this.#records.push(this.#unread.subarray(RECORD_HEADER_BYTES, RECORD_HEADER_BYTES + length));
       this.#recordBytes += length;
       this.#unread = this.#unread.subarray(RECORD_HEADER_BYTES + length);
-      if (this.#recordBytes < 4) continue;
+      if (this.#recordBytes < HANDSHAKE_HEADER_BYTES + (this.#helloBytes ?? 0)) continue;
+      // Put together when its length is known and when it is whole: of records of a byte each, not at every one of them.
       const handshake = Buffer.concat(this.#records);
       this.#records = [handshake];
-      const helloBytes = handshake.readUIntBE(1, 3);
       if (handshake[0] !== CLIENT_HELLO) return { problem: "begins with no ClientHello" };
+      const helloBytes = (this.#helloBytes = handshake.readUIntBE(1, 3));
       if (helloBytes > MAX_HELLO_BYTES) return { problem: "has too long a ClientHello" };
-      if (handshake.length >= 4 + helloBytes) return readHello(handshake.subarray(4, 4 + helloBytes));
+      const end = HANDSHAKE_HEADER_BYTES + helloBytes;
+      if (handshake.length >= end) return readHello(handshake.subarray(HANDSHAKE_HEADER_BYTES, end));
     }
     return undefined;
   }
