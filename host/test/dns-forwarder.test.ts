@@ -3,23 +3,10 @@ import { connect } from "node:net";
 import type { NetworkPolicy } from "@torpor/protocol";
 import fc from "fast-check";
 import { afterEach, describe, expect, test } from "vitest";
-import { addressBlock } from "../src/network/address-plan.ts";
 import { DnsForwarder } from "../src/network/dns-forwarder.ts";
 import { addressQuestion, readAnswer, readQuestion, writeQuestion } from "../src/network/dns-message.ts";
 import { DnsUpstream } from "../src/network/dns-upstream.ts";
-import { EgressPolicy } from "../src/network/egress-policy.ts";
-import { SlotPolicies } from "../src/network/slot-policies.ts";
-
-/** Slot policies for tests on loopback, whose every address is slot 1. */
-class LoopbackPolicies extends SlotPolicies {
-  constructor(network: NetworkPolicy) {
-    super(addressBlock(0));
-    this.set(1, new EgressPolicy(network));
-  }
-  override slotOf(): number {
-    return 1;
-  }
-}
+import { LoopbackPolicies } from "./fakes/loopback-policies.ts";
 
 const closing: (() => void)[] = [];
 afterEach(() => {
@@ -146,6 +133,34 @@ describe("the resolver of sandboxes", () => {
     });
     expect(await ask(await forwarder("internet", upstream.port), "a.example")).toBe("2");
   }, 20_000);
+
+  test("may be closed while a name server has a question", async () => {
+    let heard = (): void => {};
+    const asked = new Promise<void>((resolve) => {
+      heard = resolve;
+    });
+    let finish: (answer: undefined) => void = () => {};
+    const late = new Promise<undefined>((resolve) => (finish = resolve));
+    const dns = new DnsForwarder(new LoopbackPolicies("internet"), {
+      ask: () => {
+        heard();
+        return late;
+      },
+    });
+    const port = await dns.listen("127.0.0.1", undefined);
+    const socket = createSocket("udp4");
+    closing.push(() => socket.close());
+    socket.send(question("a.example"), port, "127.0.0.1");
+    await asked;
+    const unhandled: unknown[] = [];
+    const onUnhandled = (error: unknown): void => void unhandled.push(error);
+    process.on("unhandledRejection", onUnhandled);
+    closing.push(() => void process.off("unhandledRejection", onUnhandled));
+    dns.close();
+    finish(undefined);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect(unhandled).toEqual([]);
+  });
 
   test("answers over TCP too, several questions one after the other, and leaves what is broken", async () => {
     const upstream = await nameServer((message) => answerWith(message, ["203.0.113.7"]));

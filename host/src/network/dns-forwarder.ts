@@ -53,7 +53,8 @@ export class DnsForwarder {
         const slot = this.#policies.slotOf(from.address);
         if (slot === undefined) return;
         void this.#answer(slot, message, false).then((answer) => {
-          if (answer !== undefined) udp.send(answer, from.port, from.address, () => {});
+          // Closed meanwhile, it would throw.
+          if (answer !== undefined && this.#udp === udp) udp.send(answer, from.port, from.address, () => {});
         });
       });
       tcp.on("error", () => {});
@@ -64,6 +65,7 @@ export class DnsForwarder {
 
   close(): void {
     this.#udp?.close();
+    this.#udp = undefined;
     this.#tcp?.close();
     for (const sockets of this.#connections.values()) for (const socket of sockets) socket.destroy();
   }
