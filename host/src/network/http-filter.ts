@@ -19,12 +19,25 @@ const HEAD_TIMEOUT_MS = 10_000;
 /** A server that says nothing for this long is given up. */
 const SILENCE_MS = 300_000;
 
-/** A client's connection, and where its requests went: names and the addresses they led to. */
-type OpenTaken = NonNullable<ReturnType<GateConnections["take"]>> & { destinations: Map<string, string> };
+/** Requests a client may send before the first of them is answered; apt sends ten. A connection with more is reset. */
+const MAX_PIPELINED = 64;
+/** Requests of one connection, after which it ends. */
+const MAX_REQUESTS = 1_000;
+
+/** A client's connection. */
+type OpenTaken = NonNullable<ReturnType<GateConnections["take"]>> & {
+  /** Where its requests went: names and the addresses they led to. */
+  destinations: Map<string, string>;
+  /** Requests that wait for the ones before them. */
+  waiting: number;
+  /** Resolves when the last of all is answered, or its client gone. Never rejects. */
+  turn: Promise<void>;
+};
 
 /**
  * Port 80 of sandboxes whose policy has names: an HTTP proxy that judges the Host of each request and writes it anew, so
- * that it and the server cannot read it differently. Speaks HTTP and nothing else; no upgrades.
+ * that it and the server cannot read it differently. Speaks HTTP and nothing else; no upgrades. Requests of one connection
+ * go on one after the other, so that it holds no more than one connection of the host's.
  *
  * @param port of the servers; other than 80 in tests alone
  */
@@ -35,16 +48,27 @@ export function createHttpFilter(options: FilterOptions, port = 80): Server {
     headersTimeout: HEAD_TIMEOUT_MS,
     requestTimeout: 0,
   });
+  server.maxRequestsPerSocket = MAX_REQUESTS;
   server.on("connection", (socket: Socket) => {
     const one = options.connections.take(socket);
-    if (one !== undefined) taken.set(socket, { ...one, destinations: new Map() });
+    if (one !== undefined)
+      taken.set(socket, { ...one, destinations: new Map(), waiting: 0, turn: Promise.resolve() });
   });
   server.on("request", (incoming, outgoing) => {
     const one = taken.get(incoming.socket);
     if (one === undefined) return void incoming.socket.destroy();
-    forward(incoming, outgoing, one, options, port).catch((error: unknown) =>
-      answerPlainly(outgoing, 502, `the request could not be passed on: ${String(error)}`),
-    );
+    if (one.waiting >= MAX_PIPELINED) return void incoming.socket.resetAndDestroy();
+    const { socket } = incoming;
+    const closed = new Promise<void>((resolve) => outgoing.once("close", resolve));
+    one.waiting += 1;
+    one.turn = one.turn.then(async () => {
+      one.waiting -= 1;
+      if (socket.destroyed) return;
+      forward(incoming, outgoing, one, options, port).catch((error: unknown) =>
+        answerPlainly(outgoing, 502, `the request could not be passed on: ${String(error)}`),
+      );
+      await closed;
+    });
   });
   server.on("clientError", (_error, socket) => socket.destroy());
   return server;
