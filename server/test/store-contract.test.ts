@@ -492,6 +492,15 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
       ]);
     });
 
+    test("counts a sandbox that several wake together once", async () => {
+      const id = await limited({ sandboxes_awake: 1 });
+      let record = await sandboxes.insert(scopeOf(id), blank());
+      for (const state of ["running", "hibernating", "hibernated"] as const)
+        record = (await sandboxes.advance(record, state)) ?? record;
+      const claims = await Promise.all([1, 2, 3].map(() => sandboxes.claimWake(record, 1)));
+      expect(claims.map(({ state }) => state).toSorted()).toEqual(["hibernated", "hibernated", "waking"]);
+    });
+
     test("says when the next may be made", async () => {
       const id = await limited({ creates_per_minute: 2 });
       const make = async (createdAt: number): Promise<SandboxRecord> =>

@@ -333,10 +333,16 @@ export class SandboxStore {
   async claimWake(record: SandboxRecord, now: number): Promise<SandboxRecord> {
     const { cpu, memoryMb, diskMb } = record;
     const demand = { what: "wake", cpu, memoryMb, diskMb, image: false } as const;
-    const moved = await this.#update(record, { state: "waking" }, {}, (transaction) =>
-      requireQuota(transaction, this.#kind, record, demand, now),
-    );
-    return moved ?? record;
+    try {
+      const moved = await this.#update(record, { state: "waking" }, {}, (transaction) =>
+        requireQuota(transaction, this.#kind, record, demand, now),
+      );
+      return moved ?? record;
+    } catch (error) {
+      // What it is one too many beside may be itself: another was first to wake it, whom this one joins.
+      if ((await this.reload(record))?.state === "hibernated") throw error;
+      return record;
+    }
   }
 
   /** The sandbox that has this address of the same host now, as far as is on record. */
