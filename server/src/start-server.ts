@@ -197,6 +197,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     proxy: portProxy,
     placement,
     activity,
+    sandboxes,
     metrics,
     clock,
     log,

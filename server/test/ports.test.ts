@@ -369,6 +369,27 @@ describe("a preview URL", () => {
     expect((await visit(waking.host, "/", { "x-torpor-token": waking.token })).status).toBe(409);
   });
 
+  test("wakes within its owner's limits alone", async () => {
+    const sleeper = await world.sandbox();
+    const waking = await previewOf(sleeper.id, { auto_wake: true });
+    await world.call("POST", `/v1/sandboxes/${sleeper.id}/hibernate`);
+    const operator = await world.newKey(["operator"]);
+    const limit = async (sandboxes_awake: number | null): Promise<void> => {
+      const json = { limits: { sandboxes_awake } };
+      const reply = await world.call("PATCH", "/v1/accounts/default", { key: operator, json });
+      expect(reply.status).toBe(200);
+    };
+    await limit(1); // others are awake
+    try {
+      const refused = await visit(waking.host, "/", { "x-torpor-token": waking.token });
+      expect([refused.status, errorOf(refused).code]).toEqual([403, "quota_exceeded"]);
+      expect(world.host.machines.get(sleeper.id)?.machine.state).toBe("hibernated");
+    } finally {
+      await limit(null);
+    }
+    expect((await visit(waking.host, "/", { "x-torpor-token": waking.token })).status).toBe(200);
+  });
+
   test("carries WebSockets, and refuses them without its token", async () => {
     const { host, token } = await previewOf();
     const { port } = new URL(world.url);

@@ -7,6 +7,7 @@ import { toCodedError } from "../http/answer.ts";
 import { requestIdOf } from "../http/api.ts";
 import type { Metrics } from "../http/metrics.ts";
 import type { ActivityLog } from "../sandbox/activity-log.ts";
+import type { Sandboxes } from "../sandbox/sandboxes.ts";
 import { sandboxEnded } from "../sandbox/sandbox-errors.ts";
 import type { PreviewUrlStore } from "../store/preview-url-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
@@ -24,6 +25,7 @@ export interface PreviewIngressOptions {
   proxy: PortProxy;
   placement: Placement;
   activity: ActivityLog;
+  sandboxes: Pick<Sandboxes, "wakeForVisit">;
   metrics: Metrics;
   clock: Clock;
   log: Log;
@@ -126,7 +128,7 @@ export class PreviewIngress {
     { tokens, path, isInQuery }: PresentedTokens,
     notes: Record<string, unknown>,
   ): Promise<Visit> {
-    const { store, placement, activity, clock } = this.#options;
+    const { store, placement, activity, sandboxes, clock } = this.#options;
     const origin = this.#options.origin();
     const named = origin.targetOf(incoming.headers.host);
     if (named === undefined || named === "unknown" || !path.startsWith("/"))
@@ -148,6 +150,7 @@ export class PreviewIngress {
       });
       if (isEnding(sandbox.state)) throw sandboxEnded(sandbox);
       const host = await placement.of(sandbox.host);
+      if (url.autoWake) await sandboxes.wakeForVisit(sandbox, host);
       if (url.autoWake || sandbox.state === "running") activity.note(sandbox);
       return {
         token,

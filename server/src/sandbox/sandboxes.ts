@@ -309,6 +309,16 @@ export class Sandboxes {
     return { record: woken, host };
   }
 
+  /** For a visit of a preview URL that may wake what sleeps: within its owner's limits, as any wake. @throws as {@link Sandboxes.move} */
+  async wakeForVisit(record: SandboxRecord, host: PlacedHost): Promise<void> {
+    // One that is not to be woken by work its host refuses to wake.
+    if (record.state !== "hibernated" || !record.autoWake) return;
+    await this.#follower.inNameOf("system:preview", record.id, async () => {
+      await this.#wake(record, host);
+      await this.#follower.follow(record);
+    });
+  }
+
   /** Wakes it if its owner may have one more awake. @throws CodedError quota_exceeded; what the host refused */
   async #wake(record: SandboxRecord, host: PlacedHost): Promise<void> {
     const claimed =
