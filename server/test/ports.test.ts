@@ -262,6 +262,28 @@ describe("a preview URL", () => {
     expect((await visit(theirs.host, "/", { cookie: planted })).status).toBe(200);
   });
 
+  test("takes a cookie from no page of another sandbox or site, whatever it asks for", async () => {
+    const other = await previewOf((await world.sandbox()).id);
+    const { host, token } = await previewOf();
+    const cookie = `torpor_preview=${token}`;
+    const { port } = new URL(world.url);
+    for (const origin of [`http://${other.host}`, `http://localhost:${port}`, "https://x.example", "null"]) {
+      const reply = await visit(host, "/", { cookie, origin }, { method: "POST", body: "x" });
+      expect([origin, reply.status]).toEqual([origin, 401]);
+      const socket = new WebSocket(`ws://127.0.0.1:${port}/ws`, { headers: { cookie, origin, host } });
+      socket.on("error", () => {});
+      const [, response] = (await once(socket, "unexpected-response")) as [unknown, { statusCode: number }];
+      expect([origin, response.statusCode]).toEqual([origin, 401]);
+      socket.terminate();
+      // One that knows the token may.
+      expect((await visit(host, "/", { "x-torpor-token": token, origin })).status).toBe(200);
+    }
+    for (const origin of [`http://${host}`, `https://3000-${id}.localhost`, `http://8000-${id}.localhost`])
+      expect((await visit(host, "/", { cookie, origin })).status).toBe(200);
+    const form = { cookie, origin: "null", "sec-fetch-site": "same-origin" };
+    expect((await visit(host, "/", form, { method: "POST", body: "x" })).status).toBe(200);
+  });
+
   test("answers the same for no token, a wrong one and a sandbox that does not exist", async () => {
     const { host } = await previewOf();
     const bodies = new Set<string>();

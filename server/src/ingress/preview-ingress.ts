@@ -125,7 +125,7 @@ export class PreviewIngress {
 
   async #visit(
     incoming: IncomingMessage,
-    { tokens, path, isInQuery }: PresentedTokens,
+    { tokens, path, isInQuery, isOfCookie }: PresentedTokens,
     notes: Record<string, unknown>,
   ): Promise<Visit> {
     const { store, placement, activity, sandboxes, clock } = this.#options;
@@ -137,6 +137,7 @@ export class PreviewIngress {
         "this address names no preview; those of a sandbox are made with POST /v1/sandboxes/{id}/ports/{port}/url",
       );
     requirePort(String(named.port));
+    if (isOfCookie && origin.isForeign(incoming.headers, named)) throw noEntry(named);
     for (const token of tokens) {
       const now = clock.now();
       const opened = await store.redeem(hashPreviewToken(token), named, now);

@@ -1,3 +1,4 @@
+import type { IncomingHttpHeaders } from "node:http";
 import { isIP } from "node:net";
 import { SANDBOX_ID_PATTERN } from "@torpor/protocol";
 
@@ -58,5 +59,17 @@ export class PreviewOrigin {
     const sandboxId = match?.[2] ?? "";
     if (!SANDBOX_ID_PATTERN.test(sandboxId) || port > 65_535) return "unknown";
     return { sandboxId, port };
+  }
+
+  /**
+   * Whether a request comes from a page that is not the sandbox's own, as a browser says. To it all previews are one site: it
+   * sends a visitor's cookies along with what one sandbox's page asks of another's.
+   */
+  isForeign(headers: IncomingHttpHeaders, { sandboxId }: PreviewTarget): boolean {
+    const { origin } = headers;
+    // Of a form on a page without referrers the origin is "null", also when it is the page's own.
+    if (origin === undefined || headers["sec-fetch-site"] === "same-origin") return false;
+    const from = URL.canParse(origin) ? this.targetOf(new URL(origin).host) : undefined;
+    return from === undefined || from === "unknown" || from.sandboxId !== sandboxId;
   }
 }

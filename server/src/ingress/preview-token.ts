@@ -30,6 +30,8 @@ export interface PresentedTokens {
   /** Of the query or the header, which is meant; else of the cookie. */
   tokens: string[];
   isInQuery: boolean;
+  /** Of cookies, which a browser sends along with whatever a page asks for. */
+  isOfCookie: boolean;
   /** Path and query, otherwise byte for byte. */
   path: string;
 }
@@ -50,6 +52,7 @@ export function presentedTokens({ url = "/", headers }: IncomingMessage): Presen
   return {
     tokens: tokens.filter((token) => TOKEN_PATTERN.test(token)).slice(0, MAX_COOKIES),
     isInQuery,
+    isOfCookie: given.length === 0,
     path: isInQuery ? `${pathname}${kept.length > 0 ? `?${kept.join("&")}` : ""}` : url,
   };
 }
