@@ -126,6 +126,35 @@ test("the program sees the Host and Authorization that are passed on for it, and
   expect(received.toLowerCase()).toContain(`host: localhost:${PROGRAM_PORT}`);
 });
 
+test("a body whose length is not said stays one, whatever the method", async () => {
+  for (const method of ["GET", "DELETE", "POST"]) {
+    let received = "";
+    behaviour = (socket, text) => {
+      received = text;
+      const answer = (): void => {
+        if (received.endsWith("0\r\n\r\n")) socket.end("HTTP/1.1 204 No Content\r\n\r\n");
+      };
+      socket.on("data", (data) => {
+        received += String(data);
+        answer();
+      });
+      answer();
+    };
+    const outgoing = request({
+      host: "127.0.0.1",
+      port: (api.address() as AddressInfo).port,
+      path: `/v1/machines/one/ports/${PROGRAM_PORT}/`,
+      method,
+      headers: { authorization: `Bearer ${TOKEN}`, "transfer-encoding": "chunked" },
+      agent: false,
+    });
+    outgoing.end("body");
+    expect((await answerTo(outgoing)).status).toBe(204);
+    expect(received.toLowerCase()).toContain("transfer-encoding: chunked");
+    expect(received).toContain("\r\n\r\n4\r\nbody\r\n0\r\n\r\n");
+  }
+});
+
 test("an upgraded connection carries bytes both ways, holds the machine awake without telling queries, and goes with a freeze", async () => {
   behaviour = (socket) => {
     socket.write(

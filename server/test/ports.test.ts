@@ -114,6 +114,28 @@ describe("an owner's requests to a port", () => {
     expect((await world.call("GET", path("/"))).status).toBe(200);
   });
 
+  test("carry a body whose length is not said, or said to be for one hop, with any method", async () => {
+    const { port } = new URL(world.url);
+    for (const method of ["GET", "DELETE", "OPTIONS", "POST"])
+      for (const framing of [
+        { "transfer-encoding": "chunked" },
+        { "content-length": "4", connection: "close, content-length" },
+      ] as Record<string, string>[]) {
+        const outgoing = request({
+          host: "127.0.0.1",
+          port,
+          path: path("/framed"),
+          method,
+          headers: { ...framing, authorization: `Bearer ${world.adminKey}` },
+          agent: false,
+        });
+        outgoing.end("body");
+        const [answer] = (await once(outgoing, "response")) as [IncomingMessage];
+        answer.resume();
+        expect([method, answer.statusCode, seen.method, seen.body]).toEqual([method, 200, method, "body"]);
+      }
+  });
+
   test("get nothing back that could act on the API's origin", async () => {
     const { headers } = await world.call("GET", path("/"));
     expect(headers.get("content-security-policy")).toContain("sandbox");

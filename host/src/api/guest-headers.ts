@@ -49,6 +49,8 @@ export function requestHeaders(
     if (port !== GUEST_PORT && name.startsWith("x-torpor-")) continue;
     headers[name] = value;
   }
+  // Said outright: Node would leave it out of a GET or a DELETE, and its body would be read as the next request.
+  if (incoming.headers["transfer-encoding"] !== undefined) headers["transfer-encoding"] = "chunked";
   if (port !== GUEST_PORT) {
     const authorization = incoming.headers[PORT_HEADERS.authorization];
     if (typeof authorization === "string") headers["authorization"] = authorization;

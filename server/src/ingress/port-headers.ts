@@ -52,12 +52,15 @@ export function requestHeaders(incoming: IncomingMessage, forwarding: Forwarding
     .split(",")
     .map((name) => name.trim());
   for (const [name, value] of Object.entries(headers)) {
-    if (value === undefined || HOP_BY_HOP.has(name) || named.includes(name)) continue;
+    if (value === undefined || HOP_BY_HOP.has(name)) continue;
+    if (named.includes(name) && name !== "content-length") continue; // without it a body would go on unframed
     if (name.startsWith("x-torpor-") || name === "host" || name === "authorization" || name === "cookie")
       continue;
     if (name === "x-api-key" && (!forwarding.passAuthorization || API_KEY.test(String(value)))) continue;
     passed[name] = value;
   }
+  // Said outright: Node would leave it out of a GET or a DELETE, and its body would be read as the next request.
+  if (headers["transfer-encoding"] !== undefined) passed["transfer-encoding"] = "chunked";
   const cookie = headers.cookie === undefined ? undefined : withoutTokenCookie(headers.cookie);
   if (cookie !== undefined) passed["cookie"] = cookie;
   const { authorization } = headers;
