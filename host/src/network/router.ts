@@ -1,4 +1,4 @@
-import { Gate, run } from "@torpor/base";
+import { run } from "@torpor/base";
 import { CodedError, type NetworkPolicy } from "@torpor/protocol";
 import type { Instance } from "../instance.ts";
 import {
@@ -14,12 +14,10 @@ import {
 } from "./address-plan.ts";
 import { DnsUpstream } from "./dns-upstream.ts";
 import { EgressGate } from "./egress-gate.ts";
-import { EgressPolicy } from "./egress-policy.ts";
-import { type GatePorts, noSlotRules, slotRules } from "./egress-rules.ts";
+import type { GatePorts } from "./egress-rules.ts";
 import { turnForwardingBack, turnForwardingOn } from "./ip-forward.ts";
 import { hostRules, routerRules } from "./router-rules.ts";
-
-const PLAIN_INTERNET = new EgressPolicy("internet");
+import { SlotEgress } from "./slot-egress.ts";
 
 /** What a router leaves for the next host process of its instance. */
 export interface RouterMemory {
@@ -53,30 +51,26 @@ export class Router {
   readonly #instance: Instance;
   readonly #block: AddressBlock;
   /** Listens once the uplink is there. */
-  #openGate: EgressGate | undefined;
-  /** Slots with rules of their own. */
-  readonly #underPolicy = new Set<number>();
-  /** One change of rules at a time: of two of one slot the later holds. */
-  readonly #changing = new Gate(1);
+  #opened: { gate: EgressGate; egress: SlotEgress } | undefined;
 
   private constructor(instance: Instance, block: AddressBlock) {
     this.#instance = instance;
     this.#block = block;
   }
 
-  get #gate(): EgressGate {
-    if (this.#openGate === undefined) throw new Error("the router's gate is not open");
-    return this.#openGate;
+  get #open(): { gate: EgressGate; egress: SlotEgress } {
+    if (this.#opened === undefined) throw new Error("the router's gate is not open");
+    return this.#opened;
   }
 
   /** State to hand to the next {@link Router.open} of this instance, for the journal. */
   get memory(): RouterMemory {
-    return { block: this.#block.index, ports: this.#gate.ports };
+    return { block: this.#block.index, ports: this.#open.gate.ports };
   }
 
   /**
    * Makes the router, or takes over the one an earlier host left (`memory` is what that one remembered). Rules are
-   * loaded anew in one transaction; `egress` says what each living slot may reach.
+   * loaded anew in one transaction; `egress` says what each living slot may reach, and all others may nothing.
    *
    * @param resolvers name servers that the sandboxes' questions are passed on to
    */
@@ -91,7 +85,7 @@ export class Router {
     const { instance, memory } = options;
     const existing = memory === undefined ? undefined : new Router(instance, addressBlock(memory.block));
     if (existing !== undefined && (await existing.#isWhole())) {
-      await existing.#start(options, options.egress);
+      await existing.#start(options, await existing.slotsInPlace());
       await turnForwardingOn();
       return existing;
     }
@@ -100,28 +94,31 @@ export class Router {
     await removeRouter(instance);
     const router = new Router(instance, await freeBlock());
     await router.#build();
-    await router.#start(options, new Map());
+    await router.#start({ ...options, egress: new Map() }, []);
     await turnForwardingOn();
     return router;
   }
 
   async #start(
-    { memory, resolvers, onRefused = () => {} }: Parameters<typeof Router.open>[0],
-    egress: ReadonlyMap<number, NetworkPolicy>,
+    { memory, resolvers, egress, onRefused = () => {} }: Parameters<typeof Router.open>[0],
+    inPlace: Iterable<number>,
   ): Promise<void> {
-    const upstream = new DnsUpstream(resolvers);
-    this.#openGate = await EgressGate.listen({
+    const gate = await EgressGate.listen({
       block: this.#block,
-      upstream,
+      upstream: new DnsUpstream(resolvers),
       ports: memory?.ports,
       onRefused,
     });
-    await this.#loadRules(egress);
+    this.#opened = {
+      gate,
+      egress: new SlotEgress(gate, (rules) => nft(this.#instance.routerNetns, rules)),
+    };
+    await this.#loadRules(egress, inPlace);
   }
 
   /** Stops answering for sandboxes; rules and links stay. */
   close(): void {
-    this.#gate.close();
+    this.#open.gate.close();
   }
 
   /** Whether it was built to the end: the host's route is the last thing made. */
@@ -170,18 +167,12 @@ export class Router {
   }
 
   /** All rules anew, in one transaction for each namespace: there is no moment without. */
-  async #loadRules(egress: ReadonlyMap<number, NetworkPolicy>): Promise<void> {
+  async #loadRules(known: ReadonlyMap<number, NetworkPolicy>, inPlace: Iterable<number>): Promise<void> {
     const { nftTable, uplink, routerNetns } = this.#instance;
-    const slots: string[] = [];
-    for (const [slot, network] of egress) {
-      const policy = new EgressPolicy(network);
-      this.#gate.set(slot, policy);
-      if (policy.isPlainInternet) continue;
-      slots.push(slotRules(slot, policy, this.#gate));
-      this.#underPolicy.add(slot);
-    }
-    await nft(routerNetns, `${routerRules(this.#block, this.#gate.ports)}${slots.join("")}`);
-    await nft(undefined, hostRules(nftTable, uplink, this.#block, this.#gate.ports));
+    const { gate, egress } = this.#open;
+    const slots = egress.adopt(known, inPlace);
+    await nft(routerNetns, `${routerRules(this.#block, gate.ports)}${slots}`);
+    await nft(undefined, hostRules(nftTable, uplink, this.#block, gate.ports));
   }
 
   /** Makes the namespace and the link of a slot. On an error nothing of it stays. */
@@ -208,7 +199,7 @@ export class Router {
           `route add default via ${GATEWAY_ADDRESS}`,
         ]),
         // Before the link is up in either namespace nothing can have left by it.
-        egress === "internet" ? this.#gate.set(slot, PLAIN_INTERNET) : this.setEgress(slot, egress),
+        this.setEgress(slot, egress),
       ]);
     } catch (error) {
       await this.removeSlot(slot);
@@ -222,33 +213,20 @@ export class Router {
    * next packet, or at once when it passes by the gate. On an error all stays as it was.
    */
   setEgress(slot: number, network: NetworkPolicy): Promise<void> {
-    const policy = network === "internet" ? PLAIN_INTERNET : new EgressPolicy(network);
-    return this.#changing.run(async () => {
-      const before = this.#gate.policyOf(slot);
-      this.#gate.set(slot, policy);
-      try {
-        await nft(
-          this.#instance.routerNetns,
-          policy.isPlainInternet ? noSlotRules(slot) : slotRules(slot, policy, this.#gate),
-        );
-      } catch (error) {
-        if (before !== undefined) this.#gate.set(slot, before);
-        throw error;
-      }
-      if (policy.isPlainInternet) this.#underPolicy.delete(slot);
-      else this.#underPolicy.add(slot);
-    });
+    return this.#open.egress.set(slot, network);
   }
 
   /** Removes all of a slot that exists. Idempotent. */
   async removeSlot(slot: number): Promise<void> {
-    this.#gate.forget(slot);
+    const { gate, egress } = this.#open;
+    gate.forget(slot);
     await Promise.all([
-      ipBatch(this.#instance.routerNetns, [`link del s${slot}`], { force: true }),
+      // The link before its rules: what still runs behind it must not find them gone.
+      ipBatch(this.#instance.routerNetns, [`link del s${slot}`], { force: true }).then(() =>
+        egress.forget(slot),
+      ),
       ipBatch(undefined, [`netns del ${this.#instance.slotNetns(slot)}`], { force: true }),
-      this.#underPolicy.has(slot) ? this.setEgress(slot, "internet") : undefined,
     ]);
-    this.#gate.forget(slot);
   }
 
   /** Removes the router and all that hangs on it, and puts ip_forward back as it was found. */
