@@ -234,3 +234,20 @@ test("the key in the server's file is the operator's, also one that was made bef
     rmSync(directory, { recursive: true, force: true });
   }
 });
+
+test("a list of accounts goes on behind any name an account may have", async () => {
+  await using world = await World.start();
+  const operator = await world.newKey(["operator"]);
+  const names = ["a.b@c.example:1", "x".repeat(128), "z"];
+  for (const id of names)
+    expect((await world.call("POST", "/v1/accounts", { key: operator, json: { id } })).status).toBe(201);
+  const seen: unknown[] = [];
+  for (let cursor: string | null = ""; cursor !== null;) {
+    const query = cursor === "" ? "" : `&cursor=${cursor}`;
+    const page = await world.call("GET", `/v1/accounts?limit=1${query}`, { key: operator });
+    expect(page.status).toBe(200);
+    seen.push(...(page.body["items"] as { id: string }[]).map(({ id }) => id));
+    cursor = page.body["next_cursor"] as string | null;
+  }
+  expect(seen).toEqual(expect.arrayContaining(names));
+});

@@ -1,6 +1,9 @@
 import { CodedError } from "@torpor/protocol";
 import { type ReadableRows, readableRows } from "./readable-rows.ts";
 
+/** Of ids of ours, and of names of accounts. */
+const LISTED_ID = /^[\w.:@-]{1,128}$/;
+
 /** Place in a list that is sorted newest first: the last item shown. */
 export interface PageCursor {
   createdAt: number;
@@ -20,7 +23,7 @@ export function decodeCursor(text: string): PageCursor {
       Array.isArray(parsed) &&
       Number.isSafeInteger(parsed[0]) &&
       typeof parsed[1] === "string" &&
-      /^[\w-]{1,64}$/.test(parsed[1])
+      LISTED_ID.test(parsed[1])
     ) {
       return { createdAt: Number(parsed[0]), id: parsed[1] };
     }
