@@ -145,11 +145,15 @@ export class PortProxy {
     outgoing: ServerResponse,
   ): Promise<void> {
     if (answer.headers[PORT_HEADERS.isHostsOwn] !== undefined) throw await refusal(record, target, answer);
-    if (outgoing.destroyed) {
-      answer.destroy();
-      return;
+    try {
+      // Refused meanwhile, because its key is no longer good, it has its answer already.
+      if (outgoing.destroyed || outgoing.writableEnded)
+        throw new CodedError("client_closed_request", "the caller has left");
+      outgoing.writeHead(answer.statusCode ?? 502, target.answerHeaders(answer.headers));
+    } catch (error) {
+      answer.destroy(); // or it would hold its connection to the sandbox, and the sandbox awake
+      throw error;
     }
-    outgoing.writeHead(answer.statusCode ?? 502, target.answerHeaders(answer.headers));
     outgoing.flushHeaders(); // the first event of a stream may be minutes away
     await new Promise<void>((resolve) => {
       answer.on("error", () => outgoing.destroy());
