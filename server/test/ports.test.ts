@@ -284,6 +284,13 @@ describe("a preview URL", () => {
     expect((await visit(theirs.host, "/", { cookie: planted })).status).toBe(200);
   });
 
+  test("is not shut to a visitor by cookies that siblings plant, where https keeps ours apart", async () => {
+    const { host, token } = await previewOf();
+    const planted = Array.from({ length: 20 }, () => `torpor_preview=tpv_${"a".repeat(40)}`).join("; ");
+    const cookie = `${planted}; __Host-torpor_preview=${token}; ${planted}`;
+    expect((await visit(host, "/", { cookie })).status).toBe(200);
+  });
+
   test("takes a cookie from no page of another sandbox or site, whatever it asks for", async () => {
     const other = await previewOf((await world.sandbox()).id);
     const { host, token } = await previewOf();

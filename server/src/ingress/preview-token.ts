@@ -84,10 +84,12 @@ export function ownHostCookie(setCookie: string): string | undefined {
 
 function cookieTokens(cookie: string | undefined): string[] {
   if (cookie === undefined) return [];
-  return cookie
-    .split(";")
-    .filter(isOurs)
-    .map((pair) => pair.slice(pair.indexOf("=") + 1).trim());
+  const pairs = cookie.split(";").filter(isOurs);
+  const isPlantable = (pair: string): boolean => !pair.trim().startsWith(COOKIE_NAMES["https:"]);
+  // Those that no sibling can have planted first: of so many only some are looked at.
+  return [...pairs.filter((pair) => !isPlantable(pair)), ...pairs.filter(isPlantable)].map((pair) =>
+    pair.slice(pair.indexOf("=") + 1).trim(),
+  );
 }
 
 function isOurs(pair: string): boolean {
