@@ -4,7 +4,7 @@ import { mkdir, readFile, statfs } from "node:fs/promises";
 import { availableParallelism, hostname, totalmem } from "node:os";
 import { join } from "node:path";
 import { createLog, Gate, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
-import { CodedError, type HostHealth, type NetworkPolicy } from "@torpor/protocol";
+import { CodedError, type HostHealth } from "@torpor/protocol";
 import { createHostApi } from "./api/host-api.ts";
 import { CgroupTree, systemCgroupMounts } from "./cgroup.ts";
 import { type HostConfig, readConfig } from "./config.ts";
@@ -14,6 +14,7 @@ import { ImageStore } from "./image/image-store.ts";
 import { instanceNames } from "./instance.ts";
 import { Journal } from "./journal.ts";
 import type { Headroom } from "./machine/capacity.ts";
+import { egressLeft } from "./machine/egress-left.ts";
 import { EventFeed } from "./machine/event-feed.ts";
 import { MachineJournal } from "./machine/machine-journal.ts";
 import { Machines } from "./machine/machines.ts";
@@ -230,16 +231,11 @@ async function openRouter(
   log: Log,
 ): Promise<Router> {
   const memory = (journal.fact("router") ?? undefined) as RouterMemory | undefined;
-  const egress = new Map<number, NetworkPolicy>();
-  const { entries, broken } = journal.living();
-  for (const { slot, spec } of entries) if (slot !== null) egress.set(slot, spec.network);
-  // What it may reach is not known: nothing, then.
-  for (const { slot } of broken) if (typeof slot === "number") egress.set(slot, "none");
   const router = await Router.open({
     instance,
     memory,
     resolvers,
-    egress,
+    egress: egressLeft(journal.living()),
     onRefused: (slot, why) => log.debug({ op: "egress.refuse", slot }, why),
   });
   journal.setFact("router", router.memory);
