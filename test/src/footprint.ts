@@ -41,7 +41,8 @@ export async function footprint(instance: Instance): Promise<Footprint> {
     networkNamespaces: state["network namespace"].size,
     links: lines(links.stdout) + state.link.size,
     rules: lines(rules.stdout) + lines(ownRules.stdout),
-    mounts: lines(readFileSync(`/proc/${hostPid}/mountinfo`, "utf8")),
+    // Those of other instances come and go meanwhile.
+    mounts: lines(readFileSync(`/proc/${hostPid}/mountinfo`, "utf8"), [stateDir, names.routerNetns]),
     loopDevices: state["loop device"].size,
     cgroups: state.cgroup.size,
     machineDirectories: state["machine directory"].size,
@@ -59,8 +60,10 @@ function rssMib(pid: number): number {
   return Math.round(Number(kib) / 1024);
 }
 
-function lines(text: string): number {
-  return text.split("\n").filter((line) => line.trim() !== "").length;
+/** Lines that are not empty, and bear one of the marks where there are any. */
+function lines(text: string, marks: readonly string[] = [""]): number {
+  return text.split("\n").filter((line) => line.trim() !== "" && marks.some((mark) => line.includes(mark)))
+    .length;
 }
 
 /** What the files take on the disk, holes not counted. */

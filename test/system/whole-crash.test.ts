@@ -64,7 +64,7 @@ describe("kill -9 of server and host in the middle of 20 creates", () => {
             ? seen
             : undefined;
         },
-        30_000,
+        90_000,
       );
       for (const record of records) {
         const answer = await instance.host.call(`/v1/machines/${record.id}`);
