@@ -102,7 +102,7 @@ describe("a host that comes back to a machine that rested", () => {
     bench.journal.put(journalEntry({ id: "one", state: "hibernated", ...STANDING, image: await image() }));
     await bench.restart();
     await until(() => bench.journal.get("one")?.slot === null);
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
     expect(bench.journal.get("one")).toMatchObject({ state: "hibernated", slot: null, pid: null });
     await expectWakes();
   });
@@ -175,7 +175,7 @@ describe("a host that comes back to a machine on its way", () => {
     bench.journal.put(journalEntry({ id: "one", state: "hibernating", ...STANDING, pid: 4_194_305 }));
     expect(await bench.restart()).toMatchObject({ adopted: 1, failed: 0 });
     await until(() => stateOfOne() === "hibernated");
-    expect([bench.inPlace, bench.imagesInPlace]).toEqual([NOTHING, [id]]);
+    expect([await bench.inPlaceOnceTidy(), bench.imagesInPlace]).toEqual([NOTHING, [id]]);
     await expectWakes();
   });
 
@@ -186,7 +186,7 @@ describe("a host that comes back to a machine on its way", () => {
     bench.journal.put(journalEntry({ id: "one", state: "hibernating", ...STANDING }));
     await bench.restart();
     await until(() => stateOfOne() === "hibernated");
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
     await expectWakes();
   });
 

@@ -251,7 +251,7 @@ describe("a deadline with on_expire: destroy", () => {
     await bench.machines.pause("one");
     await advance(1000);
     await until(() => state() === "ended");
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
   });
 
   test("is not put off by a sleep that fails", async () => {

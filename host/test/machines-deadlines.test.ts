@@ -195,7 +195,7 @@ describe("a deadline that falls due while something is under way waits for it, t
     await advance(0);
     await until(() => state() === "ended");
     expect(bench.machines.get("one")?.reason).toBe("ttl_expired");
-    expect(bench.inPlace).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
   });
 
   test("a wake", async () => {
@@ -209,7 +209,7 @@ describe("a deadline that falls due while something is under way waits for it, t
     await waking;
     await advance(0);
     await until(() => state() === "ended");
-    expect([bench.inPlace, bench.imagesInPlace]).toEqual([NOTHING, []]);
+    expect([await bench.inPlaceOnceTidy(), bench.imagesInPlace]).toEqual([NOTHING, []]);
   });
 });
 

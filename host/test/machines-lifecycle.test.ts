@@ -98,7 +98,7 @@ test("whatever is asked and whatever fails, in whatever order: it comes to rest,
           await bench.machines.end(id, "user");
           for (const { id: snapshot } of await bench.machines.snapshots())
             await bench.machines.removeSnapshot(snapshot);
-          expect([bench.inPlace, bench.imagesInPlace]).toEqual([NOTHING, []]);
+          expect([await bench.inPlaceOnceTidy(), bench.imagesInPlace]).toEqual([NOTHING, []]);
         }),
     ),
     { numRuns: 25 },
@@ -126,7 +126,7 @@ test("a destroy at any moment of it wins, and leaves nothing", async () => {
           expect(bench.machines.get(id)).toMatchObject({ state: "ended", reason: "user" });
           for (const { id: snapshot } of await bench.machines.snapshots())
             await bench.machines.removeSnapshot(snapshot);
-          expect([bench.inPlace, bench.imagesInPlace]).toEqual([NOTHING, []]);
+          expect([await bench.inPlaceOnceTidy(), bench.imagesInPlace]).toEqual([NOTHING, []]);
         }),
     ),
     { numRuns: 25 },

@@ -24,12 +24,6 @@ function memory(id = "one"): string {
   return bench.driver.machine(bench.machines.reach(id).handle.place.slot).memory;
 }
 
-/** What stands on the machine once released slots are tidied up. */
-async function inPlace(): Promise<MachineBench["inPlace"]> {
-  await bench.slots.tidyUp();
-  return bench.inPlace;
-}
-
 async function create(memory = "", spec: Partial<typeof TEST_SPEC> = {}, id = "one"): Promise<void> {
   await bench.machines.create(id, { ...TEST_SPEC, ...spec });
   bench.driver.machine(bench.machines.reach(id).handle.place.slot).memory = memory;
@@ -47,7 +41,7 @@ describe("hibernate and wake", () => {
       image: { size_bytes: expect.any(Number) as number },
     });
     expect(bench.inPlace.machines).toEqual([]); // no process once it is said to sleep
-    expect(await inPlace()).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
     expect(bench.imagesInPlace).toHaveLength(1);
     expect(bench.journal.get("one")).toMatchObject({ state: "hibernated", slot: null, pid: null });
     expect(bench.machines.counts).toEqual({ running: 0, creating: 0, hibernated: 1 });
@@ -148,7 +142,7 @@ describe("hibernate and wake", () => {
     await bench.machines.wake("one");
     expect(bench.machines.reach("one").handle.place.slot).toBe(2);
     release();
-    expect((await inPlace()).directories).toEqual(["1", "2"]);
+    expect((await bench.inPlaceOnceTidy()).directories).toEqual(["1", "2"]);
     expect((await bench.slots.sweep()).swept).toEqual([1]);
     expect([memory(), bench.inPlace.directories]).toEqual(["kept", ["2"]]);
   });
@@ -227,7 +221,7 @@ describe("a hibernation that fails leaves the machine running, unlocked, in the 
     await until(() => state() === "failed" && bench.inPlace.networks.length === 0);
     expect(bench.machines.get("one")?.reason).toBe("runtime_crashed");
     expect((await bench.machines.end("one", "user")).reason).toBe("runtime_crashed");
-    expect(await inPlace()).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
   });
 });
 
@@ -240,7 +234,7 @@ describe("a wake that fails leaves the machine asleep, with its image, and nothi
   async function expectAsleep(code?: string): Promise<void> {
     await expect(bench.machines.wake("one")).rejects.toMatchObject(code === undefined ? {} : { code });
     expect(bench.machines.get("one")).toMatchObject({ state: "hibernated", reason: null });
-    expect(await inPlace()).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
     expect(bench.imagesInPlace).toHaveLength(1);
     expect(bench.journal.get("one")).toMatchObject({ state: "hibernated", slot: null });
   }
@@ -300,7 +294,7 @@ describe("a wake that fails leaves the machine asleep, with its image, and nothi
 
   async function expectAsleepUntouched(): Promise<void> {
     expect(bench.machines.get("one")).toMatchObject({ state: "hibernated" });
-    expect(await inPlace()).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
     expect(bench.imagesInPlace).toHaveLength(1);
   }
 
@@ -350,7 +344,7 @@ describe("destroying", () => {
     await create();
     await bench.machines.hibernate("one");
     expect(await bench.machines.end("one", "user")).toMatchObject({ state: "ended", reason: "user" });
-    expect([await inPlace(), bench.imagesInPlace]).toEqual([NOTHING, []]);
+    expect([await bench.inPlaceOnceTidy(), bench.imagesInPlace]).toEqual([NOTHING, []]);
     await expect(bench.machines.wake("one")).rejects.toMatchObject({ code: "sandbox_ended" });
   });
 
@@ -373,7 +367,7 @@ describe("destroying", () => {
     release();
     expect(await end).toMatchObject({ state: "ended", reason: "user" });
     await moving.catch(() => {});
-    expect([await inPlace(), bench.imagesInPlace]).toEqual([NOTHING, []]);
+    expect([await bench.inPlaceOnceTidy(), bench.imagesInPlace]).toEqual([NOTHING, []]);
   });
 
   test("does not wait for a guest that hangs as it wakes", async () => {
@@ -386,7 +380,7 @@ describe("destroying", () => {
     const startedAt = performance.now();
     expect((await bench.machines.end("one", "user")).state).toBe("ended");
     expect(performance.now() - startedAt).toBeLessThan(3000);
-    expect([await inPlace(), bench.imagesInPlace]).toEqual([NOTHING, []]);
+    expect([await bench.inPlaceOnceTidy(), bench.imagesInPlace]).toEqual([NOTHING, []]);
   });
 });
 
@@ -552,7 +546,7 @@ describe("an instance that is taken down", () => {
     await create("", { on_idle: "destroy" }, "three");
     await bench.machines.endAll("shutdown");
     expect([state("one"), state("two"), state("three")]).toEqual(["hibernated", "ended", "ended"]);
-    expect(await inPlace()).toEqual(NOTHING);
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
     await bench.restart();
     await bench.machines.wake("one");
     expect(memory()).toBe("kept");

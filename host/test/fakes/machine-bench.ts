@@ -153,6 +153,12 @@ export class MachineBench {
     return { ...outcome, swept };
   }
 
+  /** As {@link MachineBench.inPlace}, once what is cleared behind its caller's back is clear. */
+  async inPlaceOnceTidy(): Promise<MachineBench["inPlace"]> {
+    await this.slots.tidyUp();
+    return this.inPlace;
+  }
+
   /** What stands on the machine, by kind; all empty when nothing was left. */
   get inPlace(): { machines: number[]; networks: number[]; directories: string[] } {
     let directories: string[] = [];
