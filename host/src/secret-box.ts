@@ -1,6 +1,5 @@
 import { createCipheriv, createDecipheriv, randomBytes } from "node:crypto";
-import { closeSync, constants, fsyncSync, openSync, readFileSync, renameSync, writeSync } from "node:fs";
-import { dirname } from "node:path";
+import { readPrivateFile, writePrivateFile } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 
 const CIPHER = "aes-256-gcm";
@@ -61,19 +60,8 @@ export class SecretBox {
 }
 
 function readKey(file: string): Buffer | undefined {
-  let descriptor: number;
-  try {
-    descriptor = openSync(file, constants.O_RDONLY | constants.O_NOFOLLOW);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw error;
-  }
-  try {
-    const key = readFileSync(descriptor);
-    if (key.length === KEY_BYTES) return key;
-  } finally {
-    closeSync(descriptor);
-  }
+  const key = readPrivateFile(file);
+  if (key === undefined || key.length === KEY_BYTES) return key;
   throw new Error(
     `${file} does not hold a key of ${KEY_BYTES} bytes: put the right one back. Without it the secrets of sandboxes and snapshots are lost; if they may be, move the file away and the next start makes a new one`,
   );
@@ -82,24 +70,6 @@ function readKey(file: string): Buffer | undefined {
 /** Durable before anything is sealed with it. */
 function makeKey(file: string): Buffer {
   const key = randomBytes(KEY_BYTES);
-  const temporary = `${file}.new`;
-  const descriptor = openSync(
-    temporary,
-    constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW,
-    0o600,
-  );
-  try {
-    writeSync(descriptor, key);
-    fsyncSync(descriptor);
-  } finally {
-    closeSync(descriptor);
-  }
-  renameSync(temporary, file);
-  const directory = openSync(dirname(file), constants.O_RDONLY);
-  try {
-    fsyncSync(directory);
-  } finally {
-    closeSync(directory);
-  }
+  writePrivateFile(file, key);
   return key;
 }

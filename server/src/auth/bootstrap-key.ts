@@ -1,16 +1,4 @@
-import {
-  chownSync,
-  closeSync,
-  constants,
-  fchmodSync,
-  fsyncSync,
-  openSync,
-  readFileSync,
-  renameSync,
-  writeSync,
-} from "node:fs";
-import { dirname } from "node:path";
-import type { Clock } from "@torpor/base";
+import { type Clock, readPrivateFile, writePrivateFile } from "@torpor/base";
 import { randomText, type Scope } from "@torpor/protocol";
 import type { Owner } from "../config.ts";
 import type { KeyStore } from "../store/key-store.ts";
@@ -34,7 +22,7 @@ export async function bootstrapKey(
 ): Promise<boolean> {
   const existing = readKey(file);
   const key = existing ?? newApiKey();
-  if (existing === undefined) writeKey(file, key, owner);
+  if (existing === undefined) writePrivateFile(file, `${key}\n`, owner);
   const known = await keys.findByHash(hashApiKey(key));
   if (known !== undefined) {
     // Made before there were accounts to operate. Only whoever runs the server can write the file.
@@ -57,45 +45,11 @@ export async function bootstrapKey(
 }
 
 function readKey(file: string): string | undefined {
-  let text: string;
-  try {
-    const descriptor = openSync(file, constants.O_RDONLY | constants.O_NOFOLLOW);
-    try {
-      text = readFileSync(descriptor, "utf8").trim();
-    } finally {
-      closeSync(descriptor);
-    }
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw error;
-  }
+  const text = readPrivateFile(file)?.toString("utf8").trim();
+  if (text === undefined) return undefined;
   if (!isApiKey(text))
     throw new Error(
       `${file} does not hold a Torpor API key; move it away, and the next start writes a new one`,
     );
   return text;
-}
-
-function writeKey(file: string, key: string, owner: Owner | undefined): void {
-  const temporary = `${file}.new`;
-  const descriptor = openSync(
-    temporary,
-    constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW,
-    0o600,
-  );
-  try {
-    fchmodSync(descriptor, 0o600);
-    writeSync(descriptor, `${key}\n`);
-    fsyncSync(descriptor);
-  } finally {
-    closeSync(descriptor);
-  }
-  if (owner !== undefined) chownSync(temporary, owner.uid, owner.gid);
-  renameSync(temporary, file);
-  const directory = openSync(dirname(file), constants.O_RDONLY);
-  try {
-    fsyncSync(directory);
-  } finally {
-    closeSync(directory);
-  }
 }

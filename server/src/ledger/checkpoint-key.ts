@@ -1,5 +1,5 @@
 import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, sign } from "node:crypto";
-import { closeSync, constants, fsyncSync, openSync, readFileSync, renameSync, writeSync } from "node:fs";
+import { readPrivateFile, writePrivateFile } from "@torpor/base";
 import { checkpointText, type LedgerCheckpoint, type LedgerHead } from "@torpor/protocol";
 
 /** Signs checkpoints of the ledger (Ed25519). */
@@ -24,10 +24,10 @@ export class CheckpointKey {
    * @throws Error when it cannot be read or written, or holds something else: another key is never put in its place
    */
   static open(file: string): CheckpointKey {
-    const text = read(file);
+    const text = readPrivateFile(file)?.toString("utf8");
     if (text === undefined) {
       const key = CheckpointKey.random();
-      write(file, key.#privateKey.export({ type: "pkcs8", format: "pem" }) as string);
+      writePrivateFile(file, key.#privateKey.export({ type: "pkcs8", format: "pem" }));
       return key;
     }
     try {
@@ -50,31 +50,4 @@ export class CheckpointKey {
     const signature = sign(null, Buffer.from(checkpointText(stated), "utf8"), this.#privateKey);
     return { ...stated, public_key: this.publicKey, signature: signature.toString("base64") };
   }
-}
-
-function read(file: string): string | undefined {
-  try {
-    const descriptor = openSync(file, constants.O_RDONLY | constants.O_NOFOLLOW);
-    try {
-      return readFileSync(descriptor, "utf8");
-    } finally {
-      closeSync(descriptor);
-    }
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw error;
-  }
-}
-
-function write(file: string, text: string): void {
-  const temporary = `${file}.new`;
-  const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW;
-  const descriptor = openSync(temporary, flags, 0o600);
-  try {
-    writeSync(descriptor, text);
-    fsyncSync(descriptor);
-  } finally {
-    closeSync(descriptor);
-  }
-  renameSync(temporary, file);
 }

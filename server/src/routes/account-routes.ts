@@ -12,7 +12,7 @@ import { z } from "zod";
 import type { Caller } from "../auth/authenticator.ts";
 import type { OperatorScope } from "../auth/tenant-scope.ts";
 import { type AccountRecord, toAccount } from "../store/account-store.ts";
-import { pageSchema, shownPage } from "./shown-page.ts";
+import { pageCursor, pageSchema, shownPage } from "./shown-page.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 const listQuery = z.strictObject({
@@ -23,7 +23,7 @@ const listQuery = z.strictObject({
     .max(LIMITS.maxPageSize)
     .default(LIMITS.defaultPageSize)
     .describe(`Items on a page, 1 to ${LIMITS.maxPageSize}. Default ${LIMITS.defaultPageSize}.`),
-  cursor: z.string().max(512).optional().describe("`next_cursor` of the previous page."),
+  cursor: pageCursor,
 });
 
 /** Make, list and limit accounts, for whoever runs the server; an account's own admin sees that one. */

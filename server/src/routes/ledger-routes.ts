@@ -11,6 +11,7 @@ import type { Caller } from "../auth/authenticator.ts";
 import type { OperatorScope } from "../auth/tenant-scope.ts";
 import { SENT } from "../http/api.ts";
 import { NdjsonWriter } from "../http/ndjson.ts";
+import { pageLimit } from "./shown-page.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 /** Lines of an export read from the store at once. */
@@ -19,13 +20,7 @@ const PAGE_LINES = 500;
 const listQuery = z.strictObject({
   sandbox_id: z.string().max(80).optional(),
   tenant: tenantSchema.optional(),
-  limit: z.coerce
-    .number({ error: "must be a whole number" })
-    .int("must be a whole number")
-    .min(1)
-    .max(LIMITS.maxPageSize)
-    .optional()
-    .describe(`Items on a page, 1 to ${LIMITS.maxPageSize}. Default ${LIMITS.defaultPageSize}.`),
+  limit: pageLimit,
   cursor: z
     .string()
     .regex(/^[1-9]\d{0,14}$/, "must be next_cursor of the previous page")

@@ -16,7 +16,7 @@ import type { KeyedRun } from "../http/idempotency.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";
-import { pageSchema, shownPage } from "./shown-page.ts";
+import { pageCursor, pageLimit, pageSchema, shownPage } from "./shown-page.ts";
 import { shownSandbox } from "./shown-sandbox.ts";
 
 /** How long a retried create waits for one that a server which died left half-done. */
@@ -46,14 +46,8 @@ const listQuery = z
     state: statesSchema.optional(),
     tenant: tenantSchema.optional(),
     template: templateNameSchema.optional(),
-    limit: z.coerce
-      .number({ error: "must be a whole number" })
-      .int("must be a whole number")
-      .min(1)
-      .max(LIMITS.maxPageSize)
-      .optional()
-      .describe(`Items on a page, 1 to ${LIMITS.maxPageSize}. Default ${LIMITS.defaultPageSize}.`),
-    cursor: z.string().max(512).optional().describe("`next_cursor` of the previous page."),
+    limit: pageLimit,
+    cursor: pageCursor,
   })
   .catchall(z.string());
 

@@ -1,6 +1,19 @@
+import { LIMITS } from "@torpor/protocol";
 import { z } from "zod";
 import type { RecordPage } from "../store/page-cursor.ts";
 import type { ReadableRows } from "../store/readable-rows.ts";
+
+/** Query of a list: how many a page has. */
+export const pageLimit = z.coerce
+  .number({ error: "must be a whole number" })
+  .int("must be a whole number")
+  .min(1)
+  .max(LIMITS.maxPageSize)
+  .optional()
+  .describe(`Items on a page, 1 to ${LIMITS.maxPageSize}. Default ${LIMITS.defaultPageSize}.`);
+
+/** Query of a list: where a page begins. */
+export const pageCursor = z.string().max(512).optional().describe("`next_cursor` of the previous page.");
 
 const UNREADABLE = z
   .array(z.string())

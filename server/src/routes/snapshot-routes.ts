@@ -2,21 +2,15 @@ import { LIMITS, snapshotSchema, takeSnapshotSchema, tenantSchema } from "@torpo
 import { z } from "zod";
 import { snapshotNotFound } from "../sandbox/create-plan.ts";
 import { toSnapshot } from "../store/snapshot-store.ts";
-import { pageSchema, shownPage } from "./shown-page.ts";
+import { pageCursor, pageLimit, pageSchema, shownPage } from "./shown-page.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 const listQuery = z.strictObject({
   sandbox_id: z.string().max(80).optional(),
   name: z.string().max(128).optional(),
   tenant: tenantSchema.optional(),
-  limit: z.coerce
-    .number({ error: "must be a whole number" })
-    .int("must be a whole number")
-    .min(1)
-    .max(LIMITS.maxPageSize)
-    .optional()
-    .describe(`Items on a page, 1 to ${LIMITS.maxPageSize}. Default ${LIMITS.defaultPageSize}.`),
-  cursor: z.string().max(512).optional().describe("`next_cursor` of the previous page."),
+  limit: pageLimit,
+  cursor: pageCursor,
 });
 
 /** Take, list, get and delete snapshots. */
