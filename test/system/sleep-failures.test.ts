@@ -38,6 +38,36 @@ open("/workspace/outcome.new", "w").write(json.dumps(outcomes))
 os.rename("/workspace/outcome.new", "/workspace/outcome")
 `;
 
+/** A server with idle connections to the outside, all in one epoll instance; it answers with how many of them have ended. */
+const EPOLL_SERVER = `
+import asyncio
+async def main():
+    ended = 0
+    async def hold():
+        nonlocal ended
+        reader, writer = await asyncio.open_connection("${FAKE_INTERNET.webServer}", 7)
+        async def watch():
+            nonlocal ended
+            try: await reader.read(1)
+            except OSError: pass
+            ended += 1
+        watching.append(asyncio.create_task(watch()))
+        held.append(writer)
+    held, watching = [], []
+    async def answer(reader, writer):
+        global line
+        line = await reader.readline()
+        while await reader.readline() not in (b"\\r\\n", b""): pass
+        if line.startswith(b"GET /hold"):
+            for _ in range(8): await hold()
+        writer.write(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + str(ended).encode())
+        await writer.drain()
+        writer.close()
+    server = await asyncio.start_server(answer, "0.0.0.0", 8001)
+    await server.serve_forever()
+asyncio.run(main())
+`;
+
 describe("a sleep or a wake that goes wrong", () => {
   const torpor = useInstance();
   const output = (id: string, command: string, user?: string): Promise<string> =>
@@ -184,6 +214,33 @@ c, _ = s.accept(); c.recv(1000); c.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\nbegun");
       }
       expect(Object.keys(outcomes).toSorted()).toEqual(["reader", "writer"]);
       expect(await host.output(id, `curl -sS http://${FAKE_INTERNET.webServer}/`)).toContain("seen from");
+      await host.end(id);
+    } finally {
+      await internet.close();
+    }
+  });
+
+  test("and a server that waits in epoll beside them serves after every wake", async () => {
+    const internet = await FakeInternet.open();
+    try {
+      const { host } = torpor();
+      const { id } = await host.create();
+      const ask = async (path: string): Promise<string> => {
+        const answer = await host.call(`/v1/machines/${id}/ports/8001${path}`, { timeoutMs: 10_000 });
+        if (answer.status !== 200) throw new Error(`the server inside answered ${answer.status}`);
+        return answer.body.toString();
+      };
+      await host.output(
+        id,
+        `cat > /workspace/server.py <<'PROGRAM'\n${EPOLL_SERVER}\nPROGRAM\nsetsid python3 /workspace/server.py > /workspace/server.log 2>&1 < /dev/null & disown`,
+      );
+      await eventually("the server inside", () => ask("/"));
+      for (let cycle = 1; cycle <= 6; cycle++) {
+        await ask("/hold");
+        await host.hibernate(id);
+        await host.wake(id);
+        await eventually("its connections to have ended", async () => (await ask("/")) === `${8 * cycle}`);
+      }
       await host.end(id);
     } finally {
       await internet.close();

@@ -17,7 +17,7 @@ import type {
 } from "../driver.ts";
 import { writeBundle } from "./bundle.ts";
 import { DiskImages } from "./disk-image.ts";
-import { holdMonotonic } from "./held-monotonic.ts";
+import { mendState } from "./mend-state.ts";
 import { PrimedRestore } from "./primed-restore.ts";
 import { type Platform, type RunscBuild } from "./runsc.ts";
 
@@ -229,8 +229,8 @@ export class GvisorDriver implements Driver {
         ],
         withSignal({ timeoutMs: 120_000 }, signal),
       );
-      // Where it cannot be held it goes on, which the guest finds and attests.
-      await holdMonotonic(join(imageDir, "checkpoint.img"), { fromMs, toMs: Date.now() });
+      // Where monotonic time cannot be held it goes on, which the guest finds and attests.
+      await mendState(join(imageDir, "checkpoint.img"), { fromMs, toMs: Date.now() });
     } catch (error) {
       await rm(imageDir, { recursive: true, force: true });
       throw startFailure("checkpoint", place, error);

@@ -1,14 +1,14 @@
-import { open } from "node:fs/promises";
 import {
   byteCount,
+  type Edit,
   frames,
   int,
   type NumberAt,
+  positions,
   StateReader,
   TAG,
   TYPE_SPEC,
   type TypeTable,
-  typeTable,
   uint,
 } from "./state-frames.ts";
 
@@ -25,7 +25,8 @@ import {
  * which the image does not say whether they were set for a moment or a while: they are due as ever.
  */
 
-const TIMEKEEPER = "pkg/sentry/kernel.Timekeeper";
+/** Stands in the table of types that the clocks are in. */
+export const TIMEKEEPER = "pkg/sentry/kernel.Timekeeper";
 /** The structures as they must be described: only a runtime that has these very fields is known to. */
 const KNOWN = {
   timekeeper: `${TIMEKEEPER}(realtimeClock, monotonicClock, bootTime, saveMonotonic, saveRealtime)`,
@@ -36,17 +37,9 @@ const KNOWN = {
 
 /** In the year 2115. Nanoseconds since 1970. */
 const FAR_AHEAD_NS = 4_600_000_000_000_000_000n;
-/** States are a few megabytes; memory is in other files. */
-const MAX_STATE_BYTES = 256 * 1024 * 1024;
 const NS_PER_MS = 1_000_000n;
 /** How far the readings of two clocks at one moment may be apart. */
 const TOLERANCE_NS = 1_000_000_000n;
-
-/** Bytes to put over those at a position. */
-interface Edit {
-  position: number;
-  bytes: Buffer;
-}
 
 /** The runtime's clocks as a checkpoint found them: how they are referred to, and what they showed. */
 interface Timekeeper {
@@ -57,34 +50,21 @@ interface Timekeeper {
 }
 
 /**
- * Makes monotonic time, and what is measured by it, stand still between a checkpoint and what is restored from it.
+ * What makes monotonic time, and what is measured by it, stand still between a checkpoint and what is restored from it.
  *
- * @param statePath the image's state file, uncompressed
  * @param between when the checkpoint was made: Unix milliseconds before and after
- * @returns false when the clocks are not found for certain, exactly once; the file is as it was then
+ * @returns undefined when the clocks are not found for certain, exactly once
  */
-export async function holdMonotonic(
-  statePath: string,
+export function heldMonotonic(
+  state: Buffer,
+  table: TypeTable,
   between: { fromMs: number; toMs: number },
-): Promise<boolean> {
-  const file = await open(statePath, "r+");
-  try {
-    const { size } = await file.stat();
-    if (size > MAX_STATE_BYTES) return false;
-    const buffer = Buffer.allocUnsafe(size);
-    const { bytesRead } = await file.read(buffer, 0, size, 0);
-    const state = buffer.subarray(0, bytesRead);
-    const table = typeTable(state, TIMEKEEPER);
-    const timekeeper = table && timekeeperIn(state, table, between);
-    if (table === undefined || timekeeper === undefined) return false;
-    const { realtime } = timekeeper;
-    const hold = { position: realtime.start, bytes: int(FAR_AHEAD_NS, byteCount(realtime)) };
-    for (const { position, bytes } of [hold, ...heldSleeps(state, table, timekeeper)])
-      await file.write(bytes, 0, bytes.length, position);
-    return true;
-  } finally {
-    await file.close();
-  }
+): Edit[] | undefined {
+  const timekeeper = timekeeperIn(state, table, between);
+  if (timekeeper === undefined) return undefined;
+  const { realtime } = timekeeper;
+  const hold = { position: realtime.start, bytes: int(FAR_AHEAD_NS, byteCount(realtime)) };
+  return [hold, ...heldSleeps(state, table, timekeeper)];
 }
 
 function timekeeperIn(
@@ -150,10 +130,4 @@ function* heldSleeps(
     // Monotonic times and references are never longer than the real ones but for a rare pair of references.
     if (edited + bytes.length === over.end) yield { position: edited, bytes };
   }
-}
-
-/** Where each of the places ends at which these bytes stand. */
-function* positions(state: Buffer, bytes: Buffer, from: number): Iterable<number> {
-  for (let at = state.indexOf(bytes, from); at !== -1; at = state.indexOf(bytes, at + 1))
-    yield at + bytes.length;
 }

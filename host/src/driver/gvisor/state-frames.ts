@@ -30,6 +30,12 @@ export interface NumberAt {
   end: number;
 }
 
+/** Bytes to put over those at a position. */
+export interface Edit {
+  position: number;
+  bytes: Buffer;
+}
+
 /** What structures there are. */
 export interface TypeTable {
   /** The place in the table, from 1, of each `name(field, field)`. */
@@ -94,6 +100,12 @@ export class StateReader {
     const number = this.uint();
     return number && { ...number, value: BigInt.asIntN(64, (number.value >> 1n) ^ -(number.value & 1n)) };
   }
+}
+
+/** Where each of the places ends at which these bytes stand. */
+export function* positions(state: Buffer, bytes: Buffer, from: number): Iterable<number> {
+  for (let at = state.indexOf(bytes, from); at !== -1; at = state.indexOf(bytes, at + 1))
+    yield at + bytes.length;
 }
 
 function uintAt(state: Buffer, start: number): NumberAt | undefined {

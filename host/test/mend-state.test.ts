@@ -2,12 +2,12 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { holdMonotonic } from "../src/driver/gvisor/held-monotonic.ts";
+import { mendState } from "../src/driver/gvisor/mend-state.ts";
 import { frames, int, uint } from "../src/driver/gvisor/state-frames.ts";
 
 let directory: string;
 beforeAll(() => {
-  directory = mkdtempSync(join(tmpdir(), "torpor-held-monotonic-"));
+  directory = mkdtempSync(join(tmpdir(), "torpor-mend-state-"));
 });
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
@@ -73,7 +73,7 @@ const FAR_AHEAD_NS = 4_600_000_000_000_000_000n;
 async function hold(state: Buffer): Promise<{ held: boolean; state: Buffer }> {
   const path = join(directory, "state");
   writeFileSync(path, state);
-  return { held: await holdMonotonic(path, BETWEEN), state: readFileSync(path) };
+  return { held: await mendState(path, BETWEEN), state: readFileSync(path) };
 }
 
 test("the saved real time, found once, is set far ahead, and nothing else is changed", async () => {
@@ -131,5 +131,57 @@ test.each([
 test("a time that is not of the checkpoint is left alone", async () => {
   const path = join(directory, "other");
   writeFileSync(path, Buffer.concat([table(), keeper()]));
-  expect(await holdMonotonic(path, { fromMs: NOW_MS + 1, toMs: NOW_MS + 5 })).toBe(false);
+  expect(await mendState(path, { fromMs: NOW_MS + 1, toMs: NOW_MS + 5 })).toBe(false);
+});
+
+const EPOLL_TYPES = [
+  ...TYPES,
+  [
+    "pkg/sentry/vfs.epollInterest",
+    "epoll",
+    "key",
+    "waiter",
+    "mask",
+    "ready",
+    "epollInterestEntry",
+    "readySeq",
+    "userData",
+  ],
+  ["pkg/sentry/vfs.epollInterestEntry", "next", "prev"],
+  ["pkg/sentry/vfs.epollInterestList", "head", "tail"],
+];
+const NONE = frames(5);
+const reference = (...root: number[]): Buffer => frames(6, ...root, 0);
+/** A descriptor: its mask, whether it is on the list, its neighbours there. */
+const interest = (ready: Buffer, next: Buffer, prev: Buffer): Buffer =>
+  Buffer.concat([frames(11, 6, 13, 8, 6, 0x20, 0, 2, 0x99, 0x01), ready, frames(11, 7, 13, 2), next, prev]);
+const list = (head: Buffer, tail: Buffer): Buffer =>
+  Buffer.concat([frames(11, 8, 13, 2), head, tail, frames(2, 7)]);
+const ON = frames(0, 1);
+const OFF = frames(0, 0);
+
+test("lists of ready descriptors are emptied in the image, and every descriptor says that it is on none", async () => {
+  const state = (onList: Buffer, head: Buffer, tail: Buffer): Buffer =>
+    Buffer.concat([
+      table(EPOLL_TYPES),
+      interest(onList, reference(0x21), NONE),
+      interest(NONE, NONE, reference(0xa2, 0x04)),
+      NOISE,
+      list(head, tail),
+      list(NONE, NONE),
+      interest(onList, NONE, NONE),
+    ]);
+  const after = await hold(state(ON, reference(0x21), reference(0xa2, 0x04)));
+  expect(after.held).toBe(false); // no clocks in this one: each is mended by itself
+  expect(after.state).toEqual(state(OFF, reference(0), reference(0x80, 0)));
+});
+
+test("descriptors that are kept in another way are left alone", async () => {
+  const types = EPOLL_TYPES.map((type) => (type.at(-1) === "userData" ? [...type, "more"] : type));
+  const state = Buffer.concat([
+    table(types),
+    interest(ON, NONE, NONE),
+    list(reference(0x21), reference(0x21)),
+  ]);
+  expect((await hold(state)).state).toEqual(state);
 });
