@@ -9,6 +9,8 @@ export const FAKE_INTERNET = {
   hostAddress: "198.51.100.1",
   webServer: "198.51.100.10",
   otherWebServer: "198.51.100.11",
+  /** Nobody's: what is sent there is never answered. */
+  silent: "198.51.100.13",
   /** A private address that serves too, as a resolver or an office network does. */
   privateServer: "10.99.0.53",
   otherPrivateServer: "192.168.99.54",

@@ -220,6 +220,30 @@ c, _ = s.accept(); c.recv(1000); c.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\nbegun");
     }
   });
 
+  test("does not sleep while one is being made that is not answered, says why, and runs on", async () => {
+    const internet = await FakeInternet.open();
+    try {
+      const { host } = torpor();
+      const { id } = await host.create();
+      await host.output(
+        id,
+        `setsid curl -m 100 http://${FAKE_INTERNET.silent}/ > /dev/null 2>&1 < /dev/null & disown`,
+      );
+      await eventually("the attempt", async () =>
+        (await host.state(id)).connections.external.some(({ state }) => state === "SYN-SENT"),
+      );
+      const refused = await host.tryMove(id, "hibernate");
+      expect(refused).toMatchObject({ status: 503, json: { error: { code: "guest_unavailable" } } });
+      expect(JSON.stringify(refused.json)).toMatch(/connecting to an address outside that does not answer/);
+      expect(await host.output(id, "pkill curl; echo runs on")).toBe("runs on");
+      await host.hibernate(id);
+      await host.wake(id);
+      await host.end(id);
+    } finally {
+      await internet.close();
+    }
+  });
+
   test("and a server that waits in epoll beside them serves after every wake", async () => {
     const internet = await FakeInternet.open();
     try {

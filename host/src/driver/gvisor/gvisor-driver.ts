@@ -233,6 +233,13 @@ export class GvisorDriver implements Driver {
       await mendState(join(imageDir, "checkpoint.img"), { fromMs, toMs: Date.now() });
     } catch (error) {
       await rm(imageDir, { recursive: true, force: true });
+      // The build takes a connection that was never made for one to be reset (Endpoint.beforeSave), and fails over it.
+      if (error instanceof ProcessError && error.stderr.includes("resetConnectionLocked"))
+        throw new CodedError(
+          "guest_unavailable",
+          "a program inside is connecting to an address outside that does not answer, and gVisor cannot write a machine meanwhile; try again when the attempt has ended, which takes two minutes at most, or end that program",
+          { cause: error },
+        );
       throw startFailure("checkpoint", place, error);
     } finally {
       limited();
