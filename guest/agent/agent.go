@@ -62,7 +62,7 @@ type Agent struct {
 // New wires an agent; it serves once [Agent.Serve] is called.
 func New(o Options) *Agent {
 	a := &Agent{gate: identity.NewGate(), accounts: account.Open(o.PasswdPath, o.GroupPath), startedAt: time.Now()}
-	a.conns.open = map[net.Conn]struct{}{}
+	a.conns.open = map[net.Conn]connectionState{}
 	var cgroup *spawn.UserCgroup
 	if o.CgroupRoot != "" {
 		cgroup = spawn.OpenUserCgroup(o.CgroupRoot)
@@ -125,7 +125,6 @@ func (a *Agent) ServeSudo(listener *net.UnixListener) { a.sudo.Serve(listener) }
 // Bounds of the server.
 const (
 	headerBytesMax = 64 << 10
-	headerTimeout  = 30 * time.Second
 	connectionsMax = 4096
 	// localConnectionsMax bounds those that come from inside the sandbox.
 	localConnectionsMax = 512
@@ -133,17 +132,18 @@ const (
 
 // Serve answers on the listener until ctx ends; then it ends all processes it started.
 func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
+	// No timeouts: each is a timer per request, which costs in gVisor. Silent clients are bounded by number instead, and make
+	// room for new ones.
 	server := &http.Server{
-		Handler:           a,
-		MaxHeaderBytes:    headerBytesMax,
-		ReadHeaderTimeout: headerTimeout,
-		ConnState:         a.conns.onState,
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
-		ErrorLog:          log.New(io.Discard, "", 0), // broken connections are the clients' business
+		Handler:        a,
+		MaxHeaderBytes: headerBytesMax,
+		ConnState:      a.conns.onState,
+		ConnContext:    func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ErrorLog:       log.New(io.Discard, "", 0), // broken connections are the clients' business
 	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	err := server.Serve(newLimitedListener(listener))
+	err := server.Serve(newLimitedListener(listener, &a.conns))
 	a.services.Stop()
 	a.table.KillAll()
 	if errors.Is(err, http.ErrServerClosed) {

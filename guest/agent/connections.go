@@ -10,18 +10,46 @@ type connKey struct{}
 
 // connections knows the open ones, so that a freeze can close them: no stream may live on into a restored copy.
 type connections struct {
-	mu   sync.Mutex
-	open map[net.Conn]struct{}
+	mu      sync.Mutex
+	open    map[net.Conn]connectionState
+	changes uint64
+}
+
+// connectionState says whether a connection is without a request: new, idle, or still sending its header.
+type connectionState struct {
+	silent bool
+	// since is the number of the change that made it so.
+	since uint64
 }
 
 func (c *connections) onState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.changes++
 	switch state {
-	case http.StateNew:
-		c.open[conn] = struct{}{}
+	case http.StateNew, http.StateIdle:
+		c.open[conn] = connectionState{silent: true, since: c.changes}
+	case http.StateActive:
+		c.open[conn] = connectionState{since: c.changes}
 	case http.StateClosed, http.StateHijacked:
 		delete(c.open, conn)
+	}
+}
+
+// closeSilentLocal closes that connection from inside the sandbox which has been without a request for longest.
+func (c *connections) closeSilentLocal() {
+	var longest net.Conn
+	var since uint64
+	c.mu.Lock()
+	for conn, state := range c.open {
+		if state.silent && isLocal(conn) && (longest == nil || state.since < since) {
+			longest, since = conn, state.since
+		}
+	}
+	delete(c.open, longest) // its own end is told later
+	c.mu.Unlock()
+	if longest != nil {
+		longest.Close()
 	}
 }
 
@@ -42,18 +70,20 @@ func (c *connections) closeOthers(r *http.Request) {
 }
 
 // limitedListener accepts no more connections than its bounds. Those from inside the sandbox have a bound of their own,
-// so that user code cannot keep the host out by holding connections.
+// so that user code cannot keep the host out by holding connections; nor itself by forgetting them, since the one that has
+// been silent for longest makes room.
 type limitedListener struct {
 	net.Listener
+	conns      *connections
 	slots      chan struct{}
 	localSlots chan struct{}
 }
 
-func newLimitedListener(listener net.Listener) *limitedListener {
-	return &limitedListener{Listener: listener, slots: make(chan struct{}, connectionsMax), localSlots: make(chan struct{}, localConnectionsMax)}
+func newLimitedListener(listener net.Listener, conns *connections) *limitedListener {
+	return &limitedListener{Listener: listener, conns: conns, slots: make(chan struct{}, connectionsMax), localSlots: make(chan struct{}, localConnectionsMax)}
 }
 
-// Accept waits for a connection that is within the bounds; one from inside that is not is closed.
+// Accept waits for a connection that is within the bounds; one that is not is closed.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -63,6 +93,9 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		slots := l.slots
 		if isLocal(conn) {
 			slots = l.localSlots
+			if len(slots) == cap(slots) {
+				l.conns.closeSilentLocal()
+			}
 		}
 		select {
 		case slots <- struct{}{}:

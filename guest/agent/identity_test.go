@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -261,10 +262,15 @@ func TestCodeInsideCannotKeepTheHostOut(t *testing.T) {
 		}
 		held = append(held, c)
 	}
-	refused := held[len(held)-1]
-	_ = refused.SetReadDeadline(time.Now().Add(5 * time.Second))
-	if _, err := refused.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a connection beyond the bound: %v", err)
+	_ = held[0].SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := held[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the longest silent of more than the bound: %v", err)
+	}
+	newest := held[len(held)-1]
+	fmt.Fprintf(newest, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+	_ = newest.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if response, err := http.ReadResponse(bufio.NewReader(newest), nil); err != nil || response.StatusCode != 204 {
+		t.Errorf("the newest of more than the bound: %v", err)
 	}
 	for _, c := range held {
 		c.Close()

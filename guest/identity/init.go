@@ -168,7 +168,13 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST")
 		return
 	}
-	// Code inside can reach this route: it must not be able to hold the lock, or a request, by sending slowly.
+	refuseOpen := func() {
+		refuse(http.StatusConflict, "already_initialized", "the sandbox has its identity; freeze it before giving it another")
+	}
+	if !i.Gate.Locked() { // code inside can reach this route: what it sends is not even read
+		refuseOpen()
+		return
+	}
 	body, err := readBody(w, r)
 	if err != nil {
 		refuse(http.StatusBadRequest, "invalid_argument", "reading the request failed: "+err.Error())
@@ -177,7 +183,7 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 	i.Gate.changing.Lock()
 	defer i.Gate.changing.Unlock()
 	if !i.Gate.Locked() {
-		refuse(http.StatusConflict, "already_initialized", "the sandbox has its identity; freeze it before giving it another")
+		refuseOpen()
 		return
 	}
 	var q initRequest
@@ -201,15 +207,9 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 	wire.WriteJSON(w, status, attestation)
 }
 
-// bodyLimit is how long a request of these routes may take to arrive.
-const bodyLimit = 10 * time.Second
-
+// readBody is to be called before anything is locked: whoever sends slowly keeps nobody waiting but itself.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyLimit))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
-	_ = control.SetReadDeadline(time.Time{})
-	return body, err
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, initBytesMax))
 }
 
 func (q *initRequest) identity() *Identity {

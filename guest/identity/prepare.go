@@ -77,11 +77,18 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST")
 		return
 	}
+	refuseInitialized := func() {
+		refuse(http.StatusConflict, "already_initialized", "only a copy that never had an identity can be prepared")
+	}
+	if i.Gate.Identity() != nil {
+		refuseInitialized()
+		return
+	}
 	body, err := readBody(w, r)
 	i.Gate.changing.Lock()
 	defer i.Gate.changing.Unlock()
 	if !i.Gate.Locked() || i.Gate.Identity() != nil {
-		refuse(http.StatusConflict, "already_initialized", "only a copy that never had an identity can be prepared")
+		refuseInitialized()
 		return
 	}
 	var q prepareRequest

@@ -106,8 +106,16 @@ func newProcess(table *Table, e *ends, outputBytesMax uint64) *process {
 
 // run begins reading output and watches for the end; the process must have been started.
 func (p *process) run() {
+	open := int32(len(p.sources))
 	for _, s := range p.sources {
-		go s.pump()
+		go func() {
+			s.pump()
+			// Most processes end with their output: whoever has seen that looks for itself, since the reaper's own thread,
+			// which sleeps in the kernel, takes a while to be woken.
+			if atomic.AddInt32(&open, -1) == 0 && !p.isReaped() {
+				p.table.reaper.Collect()
+			}
+		}()
 	}
 	go p.finish()
 }

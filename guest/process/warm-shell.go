@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -172,6 +173,7 @@ func (s *Shells) take(user *account.User, env map[string]string) (w *warmShell, 
 		s.lastUsed = time.Now()
 		s.mu.Unlock()
 		if w.fits(user, stamp) {
+			s.startNext()
 			s.refillLater()
 			return w, export, unset
 		}
@@ -275,6 +277,17 @@ func (s *Shells) start(user *account.User, env map[string]string) (*warmShell, e
 	return w, nil
 }
 
+// startNext starts a shell beside the command that has just taken the last one: where commands come one upon the other, the
+// next finds it half started at least, which is better than nothing.
+func (s *Shells) startNext() {
+	s.mu.Lock()
+	none := len(s.idle) == 0 && s.want > 0
+	s.mu.Unlock()
+	if none {
+		go s.fillUpTo(1)
+	}
+}
+
 func (s *Shells) refillLater() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,10 +313,12 @@ func (s *Shells) refillLater() {
 }
 
 // fill starts shells until there are enough; failures are left for the next time a shell is used.
-func (s *Shells) fill() {
+func (s *Shells) fill() { s.fillUpTo(math.MaxInt) }
+
+func (s *Shells) fillUpTo(count int) {
 	for {
 		s.mu.Lock()
-		enough := len(s.idle) >= s.want
+		enough := len(s.idle) >= min(count, s.want)
 		s.mu.Unlock()
 		if enough {
 			return

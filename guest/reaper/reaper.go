@@ -95,6 +95,10 @@ func (r *Reaper) loop() {
 	}
 }
 
+// Collect reaps the children that have ended, if any have. Nobody needs to call it; it is for whoever knows before the
+// reaper does.
+func (r *Reaper) Collect() { r.reapEnded() }
+
 func (r *Reaper) reapEnded() {
 	for {
 		var exit Exit

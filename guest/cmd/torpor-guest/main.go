@@ -58,7 +58,9 @@ func runAgent(args []string) int {
 	// Each page touched is paid for at every restore, so the heap is kept small at the price of more collecting.
 	debug.SetGCPercent(40)
 	debug.SetMemoryLimit(128 << 20)
-	runtime.GOMAXPROCS(min(2, runtime.NumCPU())) // the host's processors are all visible in gVisor; each costs memory
+	// One thread runs Go code at a time. With a second, each wake-up of a goroutine and each timer also wakes a thread, which
+	// costs more in gVisor than what is shared out; threads that wait in system calls do not count.
+	runtime.GOMAXPROCS(1)
 	surviveSignals()
 	spawn.SetOwnLimits()
 	listener, err := net.Listen("tcp4", *listen)
