@@ -30,6 +30,8 @@ export function requestUpgrade(
     );
     outgoing.once("upgrade", (answer: IncomingMessage, socket: Socket, head: Buffer) => {
       clearTimeout(timer);
+      // Also before anybody has joined it with another: an error that nobody hears ends the process.
+      socket.on("error", () => socket.destroy());
       socket.setNoDelay(true);
       resolve({ kind: "upgraded", headers: answer.headers, socket, head });
     });
