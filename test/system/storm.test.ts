@@ -16,6 +16,7 @@ describe("kill -9 of host, server and runtimes, in random order, under load", ()
       const outcome = await storm(torpor(), { sandboxes: 30, durationMs: seconds * 1000, seed });
       process.stdout.write(`${JSON.stringify({ ...outcome, wrongs: outcome.wrongs.length })}\n`);
       expect(outcome.wrongs).toEqual([]);
+      expect(outcome.unharmed, "sandboxes found with their data").toBeGreaterThan(0);
       expect(outcome.kills.host + outcome.kills.server).toBeGreaterThan(0);
     },
     (seconds + 420) * 1000,
