@@ -1,4 +1,5 @@
 export * from "./clock.ts";
+export * from "./compile-early.ts";
 export * from "./gate.ts";
 export * from "./http-upgrade.ts";
 export * from "./log.ts";

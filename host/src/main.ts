@@ -3,7 +3,7 @@ import { chmodSync, chownSync, existsSync, rmSync } from "node:fs";
 import { mkdir, readFile, statfs } from "node:fs/promises";
 import { availableParallelism, hostname, totalmem } from "node:os";
 import { join } from "node:path";
-import { createLog, Gate, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
+import { compileEarly, createLog, Gate, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
 import { CodedError, type HostHealth } from "@torpor/protocol";
 import { createHostApi } from "./api/host-api.ts";
 import { CgroupTree, systemCgroupMounts } from "./cgroup.ts";
@@ -38,6 +38,7 @@ const POOL_MEMORY_MIB = 1024;
 const TIDY_INTERVAL_MS = 60_000;
 
 async function main(): Promise<void> {
+  compileEarly();
   const config = readConfig(process.env);
   if (process.getuid?.() !== 0)
     throw new CodedError(

@@ -1,6 +1,6 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
-import { createLog, Scope, SecretValues, systemClock } from "@torpor/base";
+import { compileEarly, createLog, Scope, SecretValues, systemClock } from "@torpor/base";
 import { API_KEY_ANYWHERE } from "./auth/authenticator.ts";
 import { bootstrapKey } from "./auth/bootstrap-key.ts";
 import { readConfig, type ServerConfig } from "./config.ts";
@@ -15,6 +15,7 @@ import { KeyStore } from "./store/key-store.ts";
 const EXIT_WITHIN_MS = 4_500;
 
 async function main(config: ServerConfig): Promise<void> {
+  compileEarly();
   const secretValues = new SecretValues([API_KEY_ANYWHERE]);
   const log = createLog({
     name: "server",
