@@ -2,7 +2,7 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { run } from "@torpor/base";
 import type { HttpAnswer } from "../src/http-client.ts";
-import { afterEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
 import { FAKE_INTERNET, FakeInternet } from "../src/fake-internet.ts";
 import { checkRows, residentState, startResident } from "../src/resident.ts";
@@ -165,109 +165,100 @@ describe("a sleep or a wake that goes wrong", () => {
 
 describe("a machine with connections to the outside", () => {
   const torpor = useInstance();
+  let internet: FakeInternet;
+
+  beforeEach(async () => {
+    internet = await FakeInternet.open();
+  });
+  afterEach(() => internet.close());
 
   test("sleeps all the same, whatever state they are in; they fail at once on waking, as foretold", async () => {
-    const internet = await FakeInternet.open();
-    try {
-      const { host } = torpor();
-      const { id } = await host.create();
-      await host.output(
-        id,
-        `cat > /workspace/connected.py <<'PROGRAM'\n${CONNECTED}\nPROGRAM\ncd /workspace; setsid python3 connected.py > connected.log 2>&1 < /dev/null & disown`,
-      );
-      await eventually("its connections", () => host.output(id, "cat /workspace/connected"));
-      // One made to it, held open by an answer that does not end.
-      await host.output(
-        id,
-        `setsid python3 -c 'import socket, time
+    const { host } = torpor();
+    const { id } = await host.create();
+    await host.output(
+      id,
+      `cat > /workspace/connected.py <<'PROGRAM'\n${CONNECTED}\nPROGRAM\ncd /workspace; setsid python3 connected.py > connected.log 2>&1 < /dev/null & disown`,
+    );
+    await eventually("its connections", () => host.output(id, "cat /workspace/connected"));
+    // One made to it, held open by an answer that does not end.
+    await host.output(
+      id,
+      `setsid python3 -c 'import socket, time
 s = socket.create_server(("0.0.0.0", 8000))
 c, _ = s.accept(); c.recv(1000); c.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\nbegun"); time.sleep(1000)' > /dev/null 2>&1 < /dev/null & disown`,
-      );
-      const incoming = await eventually("the server inside", async () => {
-        const answer = await host.http.open(`/v1/machines/${id}/ports/8000/`);
-        return answer.statusCode === 200 ? answer : undefined;
-      });
-      incoming.on("error", () => {});
-      const cut = new Promise<string>((resolve) => {
-        incoming.on("close", () => resolve("closed"));
-        incoming.resume();
-      });
-      const { connections } = await host.state(id);
-      const states = connections.external.map(({ remote, state }) => `${remote} ${state}`);
-      // The one closed from here lingers in the runtime for a minute, but is nobody's any more: it is not listed.
-      expect(states).toContain(`${FAKE_INTERNET.webServer}:80 ESTAB`);
-      expect(states).toContain(`${FAKE_INTERNET.webServer}:8080 CLOSE-WAIT`);
-      expect(connections.external.map(({ local }) => local.split(":").at(-1))).toContain("8000");
+    );
+    const incoming = await eventually("the server inside", async () => {
+      const answer = await host.http.open(`/v1/machines/${id}/ports/8000/`);
+      return answer.statusCode === 200 ? answer : undefined;
+    });
+    incoming.on("error", () => {});
+    const cut = new Promise<string>((resolve) => {
+      incoming.on("close", () => resolve("closed"));
+      incoming.resume();
+    });
+    const { connections } = await host.state(id);
+    const states = connections.external.map(({ remote, state }) => `${remote} ${state}`);
+    // The one closed from here lingers in the runtime for a minute, but is nobody's any more: it is not listed.
+    expect(states).toContain(`${FAKE_INTERNET.webServer}:80 ESTAB`);
+    expect(states).toContain(`${FAKE_INTERNET.webServer}:8080 CLOSE-WAIT`);
+    expect(connections.external.map(({ local }) => local.split(":").at(-1))).toContain("8000");
 
-      await host.hibernate(id);
-      expect(await cut).toBe("closed");
-      await host.wake(id);
-      const wokeAt = Date.now();
-      await host.output(id, "touch /workspace/woken");
-      const outcomes = await eventually("the connections to fail", async () => {
-        const text = await host.output(id, "cat /workspace/outcome");
-        return JSON.parse(text) as Record<"reader" | "writer", { outcome: string; at: number }>;
-      });
-      for (const { outcome, at } of Object.values(outcomes)) {
-        expect(outcome).toMatch(/^Connection(Aborted|Reset)Error$|^BrokenPipeError$/);
-        expect(at * 1000 - wokeAt).toBeLessThan(2000);
-      }
-      expect(Object.keys(outcomes).toSorted()).toEqual(["reader", "writer"]);
-      expect(await host.output(id, `curl -sS http://${FAKE_INTERNET.webServer}/`)).toContain("seen from");
-      await host.end(id);
-    } finally {
-      await internet.close();
+    await host.hibernate(id);
+    expect(await cut).toBe("closed");
+    await host.wake(id);
+    const wokeAt = Date.now();
+    await host.output(id, "touch /workspace/woken");
+    const outcomes = await eventually("the connections to fail", async () => {
+      const text = await host.output(id, "cat /workspace/outcome");
+      return JSON.parse(text) as Record<"reader" | "writer", { outcome: string; at: number }>;
+    });
+    for (const { outcome, at } of Object.values(outcomes)) {
+      expect(outcome).toMatch(/^Connection(Aborted|Reset)Error$|^BrokenPipeError$/);
+      expect(at * 1000 - wokeAt).toBeLessThan(2000);
     }
+    expect(Object.keys(outcomes).toSorted()).toEqual(["reader", "writer"]);
+    expect(await host.output(id, `curl -sS http://${FAKE_INTERNET.webServer}/`)).toContain("seen from");
+    await host.end(id);
   });
 
   test("does not sleep while one is being made that is not answered, says why, and runs on", async () => {
-    const internet = await FakeInternet.open();
-    try {
-      const { host } = torpor();
-      const { id } = await host.create();
-      await host.output(
-        id,
-        `setsid curl -m 100 http://${FAKE_INTERNET.silent}/ > /dev/null 2>&1 < /dev/null & disown`,
-      );
-      await eventually("the attempt", async () =>
-        (await host.state(id)).connections.external.some(({ state }) => state === "SYN-SENT"),
-      );
-      const refused = await host.tryMove(id, "hibernate");
-      expect(refused).toMatchObject({ status: 503, json: { error: { code: "guest_unavailable" } } });
-      expect(JSON.stringify(refused.json)).toMatch(/connecting to an address outside that does not answer/);
-      expect(await host.output(id, "pkill curl; echo runs on")).toBe("runs on");
-      await host.hibernate(id);
-      await host.wake(id);
-      await host.end(id);
-    } finally {
-      await internet.close();
-    }
+    const { host } = torpor();
+    const { id } = await host.create();
+    await host.output(
+      id,
+      `setsid curl -m 100 http://${FAKE_INTERNET.silent}/ > /dev/null 2>&1 < /dev/null & disown`,
+    );
+    await eventually("the attempt", async () =>
+      (await host.state(id)).connections.external.some(({ state }) => state === "SYN-SENT"),
+    );
+    const refused = await host.tryMove(id, "hibernate");
+    expect(refused).toMatchObject({ status: 503, json: { error: { code: "guest_unavailable" } } });
+    expect(JSON.stringify(refused.json)).toMatch(/connecting to an address outside that does not answer/);
+    expect(await host.output(id, "pkill curl; echo runs on")).toBe("runs on");
+    await host.hibernate(id);
+    await host.wake(id);
+    await host.end(id);
   });
 
   test("and a server that waits in epoll beside them serves after every wake", async () => {
-    const internet = await FakeInternet.open();
-    try {
-      const { host } = torpor();
-      const { id } = await host.create();
-      const ask = async (path: string): Promise<string> => {
-        const answer = await host.call(`/v1/machines/${id}/ports/8001${path}`, { timeoutMs: 10_000 });
-        if (answer.status !== 200) throw new Error(`the server inside answered ${answer.status}`);
-        return answer.body.toString();
-      };
-      await host.output(
-        id,
-        `cat > /workspace/server.py <<'PROGRAM'\n${EPOLL_SERVER}\nPROGRAM\nsetsid python3 /workspace/server.py > /workspace/server.log 2>&1 < /dev/null & disown`,
-      );
-      await eventually("the server inside", () => ask("/"));
-      for (let cycle = 1; cycle <= 6; cycle++) {
-        await ask("/hold");
-        await host.hibernate(id);
-        await host.wake(id);
-        await eventually("its connections to have ended", async () => (await ask("/")) === `${8 * cycle}`);
-      }
-      await host.end(id);
-    } finally {
-      await internet.close();
+    const { host } = torpor();
+    const { id } = await host.create();
+    const ask = async (path: string): Promise<string> => {
+      const answer = await host.call(`/v1/machines/${id}/ports/8001${path}`, { timeoutMs: 10_000 });
+      if (answer.status !== 200) throw new Error(`the server inside answered ${answer.status}`);
+      return answer.body.toString();
+    };
+    await host.output(
+      id,
+      `cat > /workspace/server.py <<'PROGRAM'\n${EPOLL_SERVER}\nPROGRAM\nsetsid python3 /workspace/server.py > /workspace/server.log 2>&1 < /dev/null & disown`,
+    );
+    await eventually("the server inside", () => ask("/"));
+    for (let cycle = 1; cycle <= 6; cycle++) {
+      await ask("/hold");
+      await host.hibernate(id);
+      await host.wake(id);
+      await eventually("its connections to have ended", async () => (await ask("/")) === `${8 * cycle}`);
     }
+    await host.end(id);
   });
 });
