@@ -15,6 +15,7 @@ export * from "./limits.ts";
 export * from "./machine.ts";
 export * from "./network-policy.ts";
 export * from "./preview-url.ts";
+export * from "./price.ts";
 export * from "./sandbox.ts";
 export * from "./state.ts";
 export * from "./states.ts";
