@@ -105,6 +105,7 @@ func New(o Options) *Agent {
 	a.envd = http.NewServeMux()
 	a.table.Register(a.envd)
 	fsys.New(paths).Register(a.envd)
+	a.envd.HandleFunc("/files/compose", a.files.ServeCompose)
 	a.envd.HandleFunc("/envs", a.serveEnvs)
 	a.envd.HandleFunc("/metrics", a.serveMetrics)
 	a.host = http.NewServeMux()

@@ -41,12 +41,13 @@ func Replace(path string, user *account.User, body io.Reader, metadata map[strin
 			return err
 		}
 	}
-	mode, uid, gid := os.FileMode(0o644), int(user.UID), int(user.GID)
+	mode, uid, gid, prefix := os.FileMode(0o644), int(user.UID), int(user.GID), fsys.PartOfNew
 	if existing != nil {
+		prefix = fsys.PartOfExisting
 		st := existing.Sys().(*syscall.Stat_t)
 		mode, uid, gid = existing.Mode()&(os.ModePerm|os.ModeSetuid|os.ModeSetgid|os.ModeSticky), int(st.Uid), int(st.Gid)
 	}
-	part, err := os.CreateTemp(filepath.Dir(target), ".torpor-upload-*")
+	part, err := os.CreateTemp(filepath.Dir(target), prefix+"*")
 	if err != nil {
 		if existing != nil && !errors.Is(err, syscall.ENOSPC) {
 			return overwrite(target, body) // a file of /proc or /sys, where nothing can be made

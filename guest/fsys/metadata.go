@@ -10,7 +10,7 @@ import (
 
 const (
 	metadataPrefix = "user.e2b."
-	// MetadataBytesMax bounds a file's metadata, names and values together (E2B's figure).
+	// MetadataBytesMax bounds a file's metadata, values and names with their prefix together (E2B's figure).
 	MetadataBytesMax = 4096
 )
 
@@ -44,15 +44,24 @@ func ReadMetadata(path string) map[string]string {
 func CheckMetadata(metadata map[string]string) error {
 	size := 0
 	for key, value := range metadata {
-		size += len(key) + len(value)
+		size += len(metadataPrefix) + len(key) + len(value)
 		if key == "" || len(metadataPrefix)+len(key) > 255 {
 			return wire.Errorf(wire.InvalidArgument, "the metadata name %q is empty or longer than %d bytes", key, 255-len(metadataPrefix))
+		}
+	}
+	for key, value := range metadata {
+		if !isPrintable(key) || !isPrintable(value) {
+			return wire.Errorf(wire.InvalidArgument, "the metadata %q holds a character that is not printable ASCII", key)
 		}
 	}
 	if size > MetadataBytesMax {
 		return wire.Errorf(wire.InvalidArgument, "the metadata has %d bytes; at most %d can be stored", size, MetadataBytesMax)
 	}
 	return nil
+}
+
+func isPrintable(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r < 0x20 || r > 0x7e })
 }
 
 // WriteMetadata stores metadata on a file that has none yet.

@@ -12,7 +12,7 @@ import (
 // moveAcross moves between file systems: a whole copy under a name beside the destination, then a rename, then the
 // removal of the source, so that no failure leaves less than one whole tree.
 func moveAcross(source, destination string) error {
-	part, err := os.MkdirTemp(filepath.Dir(destination), ".torpor-move-")
+	part, err := os.MkdirTemp(filepath.Dir(destination), partOfMove)
 	if err != nil {
 		return PathError(err, destination)
 	}

@@ -38,26 +38,24 @@ func (p *Paths) User(name string) (*account.User, error) {
 	return user, nil
 }
 
-// Resolve makes path absolute: relative ones start in the default work folder or else the user's home, and ~ is the home.
-// Errors: invalid_argument for a path no kernel call could take.
+// Resolve makes path absolute: relative ones start in the user's home, as ~ does, and an empty one is the default work folder
+// or else the home (E2B's rules). Errors: invalid_argument for a path no kernel call could take.
 func (p *Paths) Resolve(path string, user *account.User) (string, error) {
 	if strings.ContainsRune(path, 0) {
 		return "", wire.Errorf(wire.InvalidArgument, "the path %q holds a NUL byte", path)
 	}
-	base := p.DefaultWorkdir()
-	if base == "" {
-		base = user.Home
-	}
 	switch {
 	case path == "":
-		path = base
+		if path = p.DefaultWorkdir(); path == "" {
+			path = user.Home
+		}
 	case path == "~" || strings.HasPrefix(path, "~/"):
 		path = user.Home + path[1:]
 	case strings.HasPrefix(path, "~"):
 		return "", wire.Errorf(wire.InvalidArgument, "the path %q names another user's home; write it out", path)
 	}
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(base, path)
+		path = filepath.Join(user.Home, path)
 	}
 	path = filepath.Clean(path)
 	if len(path) > PathBytesMax {

@@ -49,7 +49,8 @@ type watcher struct {
 	file         *os.File
 
 	mu      sync.Mutex
-	folders map[int32]string // watch descriptor to folder
+	folders map[int32]string  // watch descriptor to folder
+	parts   map[uint32]string // rename under way of a part, by inotify's cookie, to the part's name; of read alone
 	events  []event
 	wake    chan struct{}
 	closed  chan struct{}
@@ -77,8 +78,8 @@ func (f *Filesystem) watch(r *http.Request, request *watchRequest) (*watcher, er
 		return nil, wire.Errorf(wire.ResourceExhausted, "watching %s failed: %v", path, err)
 	}
 	w := &watcher{root: path, recursive: request.Recursive, includeEntry: request.IncludeEntry || request.IncludeEntrySnake,
-		fs: f, file: os.NewFile(uintptr(fd), "inotify"), folders: map[int32]string{}, wake: make(chan struct{}, 1), closed: make(chan struct{})}
-	if err := w.follow(path, false); err != nil {
+		fs: f, file: os.NewFile(uintptr(fd), "inotify"), folders: map[int32]string{}, parts: map[uint32]string{}, wake: make(chan struct{}, 1), closed: make(chan struct{})}
+	if err := w.follow(path, known); err != nil {
 		w.file.Close()
 		return nil, err
 	}
@@ -86,9 +87,18 @@ func (f *Filesystem) watch(r *http.Request, request *watchRequest) (*watcher, er
 	return w, nil
 }
 
+// origin is how a folder came to be watched.
+type origin int
+
+const (
+	known origin = iota
+	created
+	movedIn
+)
+
 // follow watches a folder and, in a recursive watch, those in it. What is already inside a folder that has just
-// appeared is reported as created, since it came before the watch did.
-func (w *watcher) follow(dir string, appeared bool) error {
+// appeared is reported as created, and in a new one as written, since that came before the watch did.
+func (w *watcher) follow(dir string, from origin) error {
 	wd, err := w.add(dir)
 	if err != nil {
 		return PathError(err, dir)
@@ -111,11 +121,19 @@ func (w *watcher) follow(dir string, appeared bool) error {
 	}
 	for _, child := range children {
 		path := filepath.Join(dir, child.Name())
-		if appeared {
+		if isPart(child.Name()) {
+			continue
+		}
+		if from != known {
 			w.put("EVENT_TYPE_CREATE", path)
 		}
+		if from == created && child.Type().IsRegular() {
+			if info, err := child.Info(); err == nil && info.Size() > 0 {
+				w.put("EVENT_TYPE_WRITE", path)
+			}
+		}
 		if child.IsDir() {
-			if err := w.follow(path, appeared); err != nil && wire.AsError(err).Code == wire.ResourceExhausted {
+			if err := w.follow(path, from); err != nil && wire.AsError(err).Code == wire.ResourceExhausted {
 				return err
 			}
 		}
@@ -148,12 +166,12 @@ func (w *watcher) read() {
 			at += syscall.SizeofInotifyEvent
 			name := strings.TrimRight(string(buffer[at:min(at+int(raw.Len), n)]), "\x00")
 			at += int(raw.Len)
-			w.dispatch(raw.Wd, raw.Mask, name)
+			w.dispatch(raw.Wd, raw.Mask, raw.Cookie, name)
 		}
 	}
 }
 
-func (w *watcher) dispatch(wd int32, mask uint32, name string) {
+func (w *watcher) dispatch(wd int32, mask, cookie uint32, name string) {
 	w.mu.Lock()
 	dir, known := w.folders[wd]
 	if mask&syscall.IN_IGNORED != 0 {
@@ -163,12 +181,30 @@ func (w *watcher) dispatch(wd int32, mask uint32, name string) {
 	if !known || name == "" {
 		return
 	}
+	if isPart(name) {
+		if mask&syscall.IN_MOVED_FROM != 0 {
+			w.parts[cookie] = name
+		}
+		return
+	}
 	path := filepath.Join(dir, name)
+	if part, ok := w.parts[cookie]; ok && mask&syscall.IN_MOVED_TO != 0 {
+		delete(w.parts, cookie)
+		if !strings.HasPrefix(part, PartOfExisting) {
+			w.put("EVENT_TYPE_CREATE", path)
+		}
+		w.put("EVENT_TYPE_WRITE", path)
+		return
+	}
 	switch {
 	case mask&syscall.IN_CREATE != 0, mask&syscall.IN_MOVED_TO != 0:
 		w.put("EVENT_TYPE_CREATE", path)
 		if mask&syscall.IN_ISDIR != 0 && w.recursive {
-			_ = w.follow(path, true) // beyond the bound, deeper folders go unwatched
+			from := created
+			if mask&syscall.IN_MOVED_TO != 0 {
+				from = movedIn
+			}
+			_ = w.follow(path, from) // beyond the bound, deeper folders go unwatched
 		}
 	case mask&syscall.IN_MODIFY != 0:
 		w.put("EVENT_TYPE_WRITE", path)
@@ -223,6 +259,10 @@ func (w *watcher) close() {
 }
 
 func (f *Filesystem) watchDir(r *http.Request, request *watchRequest, sender *wire.Sender) error {
+	timeout, err := wire.Timeout(r)
+	if err != nil {
+		return err
+	}
 	w, err := f.watch(r, request)
 	if err != nil {
 		return err
@@ -238,8 +278,16 @@ func (f *Filesystem) watchDir(r *http.Request, request *watchRequest, sender *wi
 	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	var over <-chan time.Time
+	if timeout > 0 {
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		over = timer.C
+	}
 	for {
 		select {
+		case <-over:
+			return wire.Errorf(wire.DeadlineExceeded, "the watch of %s reached its limit of %v", w.root, timeout)
 		case <-w.wake:
 			for _, e := range w.takeEvents() {
 				if err := sender.AppendJSON(map[string]event{"filesystem": e}); err != nil {
