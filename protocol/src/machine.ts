@@ -69,6 +69,11 @@ export const machineSpecSchema = z.strictObject({
   retention_seconds: z.number().int().positive().nullable().default(null),
   /** Whether work asked of it wakes it. */
   auto_wake: z.boolean().default(true),
+  /**
+   * Set: its deadline does not run while it is hibernated, and a wake that finds none, or one that has passed, sets one so many
+   * seconds from then. Null: it runs on, and none is set.
+   */
+  ttl_on_wake_seconds: z.number().int().positive().nullable().default(null),
   /** It is ended then (`max_lifetime`), whatever its clocks say and whether it sleeps; null for never. */
   max_lifetime_unix_ms: z.number().int().nullable().default(null),
   /** Restored from this snapshot instead of the template's golden one. */

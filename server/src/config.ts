@@ -22,6 +22,8 @@ export interface ServerConfig {
   webhookAllow: readonly string[];
   /** Below which previews are served; undefined for `http://localhost` and the port listened on. */
   previewUrl: string | undefined;
+  /** Domain, with port, below which ports of sandboxes made through E2B's API are; undefined for none. */
+  e2bDomain: string | undefined;
   /** The absolute end of every sandbox, seconds from its create; undefined for none. */
   maxLifetimeSeconds: number | undefined;
   apiKeyFile: string;
@@ -67,6 +69,15 @@ const previewUrl = z.string().transform((text, context) => {
   return z.NEVER;
 });
 
+const e2bDomain = z.string().transform((text, context) => {
+  const refusal = text.includes("/")
+    ? "must be a domain, not a URL"
+    : PreviewOrigin.refusal(`https://${text}`);
+  if (refusal === undefined) return text;
+  context.addIssue({ code: "custom", message: `${refusal}, e.g. e2b.example.com or e2b.example.com:8443` });
+  return z.NEVER;
+});
+
 const schema = z.object({
   TORPOR_STATE_DIR: z.string().startsWith("/", "must be an absolute path").default("/var/lib/torpor"),
   TORPOR_LISTEN: listen.default({ host: "127.0.0.1", port: 7070 }),
@@ -81,6 +92,7 @@ const schema = z.object({
     .optional(),
   TORPOR_WEBHOOK_ALLOW: addressRanges.optional(),
   TORPOR_PREVIEW_URL: previewUrl.optional(),
+  TORPOR_E2B_DOMAIN: e2bDomain.optional(),
   TORPOR_MAX_LIFETIME_SECONDS: z.coerce
     .number({ error: "must be a whole number of seconds" })
     .int("must be a whole number of seconds")
@@ -117,6 +129,7 @@ export function readConfig(environment: Readonly<Record<string, string | undefin
         : { kind: "postgres", url: data.TORPOR_DATABASE_URL },
     webhookAllow: data.TORPOR_WEBHOOK_ALLOW ?? [],
     previewUrl: data.TORPOR_PREVIEW_URL,
+    e2bDomain: data.TORPOR_E2B_DOMAIN,
     maxLifetimeSeconds: data.TORPOR_MAX_LIFETIME_SECONDS,
     runAs: data.TORPOR_RUN_AS,
     apiKeyFile: data.TORPOR_API_KEY_FILE ?? join(data.TORPOR_STATE_DIR, "api-key"),

@@ -50,6 +50,7 @@ async function main(config: ServerConfig): Promise<void> {
     listen: config.listen,
     maxLifetimeSeconds: config.maxLifetimeSeconds,
     previewUrl: config.previewUrl,
+    e2bDomain: config.e2bDomain,
     webhooks: { allow: config.webhookAllow },
     log,
     secretValues,

@@ -7,6 +7,8 @@ import { CodedError, randomText } from "@torpor/protocol";
 import { Authenticator } from "./auth/authenticator.ts";
 import { KeyWatch } from "./auth/key-watch.ts";
 import { ServerScope } from "./auth/tenant-scope.ts";
+import { E2bIngress } from "./e2b/ingress/e2b-ingress.ts";
+import { E2bTokens } from "./e2b/e2b-tokens.ts";
 import { EventFeed } from "./event/event-feed.ts";
 import { KeyedExecs } from "./guest/keyed-execs.ts";
 import { HostClient } from "./host/host-client.ts";
@@ -42,7 +44,9 @@ import { PreviewUrlStore } from "./store/preview-url-store.ts";
 import { serialId } from "./serial-id.ts";
 import { SandboxStore } from "./store/sandbox-store.ts";
 import { SessionStore } from "./store/session-store.ts";
+import { ServerSecretStore } from "./store/server-secret-store.ts";
 import { SnapshotStore } from "./store/snapshot-store.ts";
+import { VisitStore } from "./store/visit-store.ts";
 import { WebhookStore } from "./store/webhook-store.ts";
 import { VERSION } from "./version.ts";
 import { TargetGuard } from "./webhook/target-guard.ts";
@@ -63,6 +67,8 @@ export interface StartServerOptions {
   maxLifetimeSeconds?: number | undefined;
   /** Below which previews are served, e.g. `https://preview.example.com`. Default `http://localhost` and the port listened on. */
   previewUrl?: string | undefined;
+  /** Domain, with port, below which ports of sandboxes made through E2B's API are. Default none. */
+  e2bDomain?: string | undefined;
   webhooks?: {
     /** Addresses and ranges that webhooks may name though they are not public. */
     allow?: readonly string[];
@@ -109,6 +115,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const webhookStore = new WebhookStore(database);
   const previewUrlStore = new PreviewUrlStore(database);
   const portProxy = new PortProxy();
+  const e2bTokens = new E2bTokens(await new ServerSecretStore(database).secret("e2b"));
   let previewOrigin = new PreviewOrigin(options.previewUrl ?? "http://localhost");
   const targetGuard = new TargetGuard(options.webhooks?.allow ?? []);
   const { maxLifetimeSeconds } = options;
@@ -176,6 +183,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     targetGuard,
     previewUrlStore,
     previewOrigin: () => previewOrigin,
+    e2b: () => ({ tokens: e2bTokens, domain: options.e2bDomain ?? null }),
     portProxy,
     auditStore: new AuditStore(database),
     ledgerStore,
@@ -203,6 +211,18 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     log,
   });
   scope.defer(() => ingress.close());
+  const e2bIngress = new E2bIngress({
+    domain: options.e2bDomain,
+    store: new VisitStore(database),
+    tokens: e2bTokens,
+    proxy: portProxy,
+    placement,
+    activity,
+    sandboxes,
+    metrics,
+    clock,
+    log,
+  });
   const listener = getRequestListener(api.app.fetch, {
     overrideGlobalObjects: false,
     autoCleanupIncoming: false,
@@ -221,6 +241,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
       incoming.on("error", () => {});
       outgoing.on("error", () => {});
       if (ingress.owns(incoming)) void ingress.serve(incoming, outgoing);
+      else if (e2bIngress.owns(incoming)) void e2bIngress.serve(incoming, outgoing);
       else void listener(incoming, outgoing);
     },
   );
@@ -235,6 +256,10 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     {
       wants: (incoming) => ingress.owns(incoming),
       take: (incoming, connection, head) => ingress.upgrade(incoming, connection, head),
+    },
+    {
+      wants: (incoming) => e2bIngress.owns(incoming),
+      take: (incoming, connection, head) => e2bIngress.upgrade(incoming, connection, head),
     },
     {
       wants: isPortUpgrade,

@@ -9,3 +9,4 @@ export * from "./repository.ts";
 export * from "./storm.ts";
 export * from "./template-cache.ts";
 export * from "./use-instance.ts";
+export * from "./e2b-client.ts";

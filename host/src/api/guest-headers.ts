@@ -33,7 +33,8 @@ const PRIVATE_HEADERS = new Set([
 
 /**
  * What a request carries into the guest: the caller's headers less what is between caller and host, and for the agent the
- * machine's tokens. A program of the owner's own sees the Host and the Authorization that the server passes on for it.
+ * machine's tokens; the Authorization that the server passes on names the user it is to act as. A program of the owner's own
+ * sees the Host and the Authorization that the server passes on for it.
  *
  * @throws CodedError permission_denied for a path of the agent that is the host's alone
  */
@@ -51,9 +52,9 @@ export function requestHeaders(
   }
   // Said outright: Node would leave it out of a GET or a DELETE, and its body would be read as the next request.
   if (incoming.headers["transfer-encoding"] !== undefined) headers["transfer-encoding"] = "chunked";
+  const authorization = incoming.headers[PORT_HEADERS.authorization];
+  if (typeof authorization === "string") headers["authorization"] = authorization;
   if (port !== GUEST_PORT) {
-    const authorization = incoming.headers[PORT_HEADERS.authorization];
-    if (typeof authorization === "string") headers["authorization"] = authorization;
     const host = incoming.headers[PORT_HEADERS.host];
     headers["host"] = typeof host === "string" ? host : `localhost:${port}`;
     return headers;

@@ -2,7 +2,7 @@ import { CodedError, type EndReason, type HostEvent, type Machine } from "@torpo
 import type { MachineEntry } from "../journal.ts";
 import { Activity } from "./activity.ts";
 import { leftUntil, setDeadline } from "./boot-moment.ts";
-import { type ClockedMachine, MachineClocks } from "./machine-clocks.ts";
+import { type ClockedMachine, hasTtlOnWake, MachineClocks } from "./machine-clocks.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import { releaseIncarnation } from "./incarnations.ts";
 import { endedError, toMachine } from "./machine-record.ts";
@@ -166,6 +166,22 @@ export class HeldState {
     if (spec.on_expire !== "hibernate" || !done) return () => {};
     setDeadline(this.entry, null, this.parts.clock);
     return () => Object.assign(this.entry, { deadlineUnixMs, deadlineMoment });
+  }
+
+  /**
+   * Puts the ttl in order for a wake: one whose work is done is taken off, and where a wake is to count it anew, that is done.
+   *
+   * @returns puts it back as it was
+   */
+  renewTtl(): () => void {
+    const { entry } = this;
+    const { deadlineUnixMs, deadlineMoment, spec } = entry;
+    this.takeOffDoneTtl();
+    const { clock } = this.parts;
+    const isRunning = entry.deadlineMoment != null && leftUntil(entry.deadlineMoment, clock) > 0;
+    if (hasTtlOnWake(spec) && !isRunning)
+      setDeadline(entry, clock.now() + (spec.ttl_on_wake_seconds ?? 0) * 1000, clock);
+    return () => Object.assign(entry, { deadlineUnixMs, deadlineMoment });
   }
 
   /** Notes memory kills close to when they happen, so that a later KILL is not taken for one. */

@@ -17,6 +17,11 @@ export interface ClockedMachine {
   onLifetimeOver(): void;
 }
 
+/** Whether its ttl stands still while it sleeps, and is counted anew from a wake. */
+export function hasTtlOnWake({ ttl_on_wake_seconds: seconds }: MachineEntry["spec"]): boolean {
+  return (seconds ?? null) !== null; // journals of before there was one have none
+}
+
 /** While a command runs that nobody is attached to, it is asked after this often at least. */
 const EXEC_CHECK_MS = 5000;
 /** What is left of a failed machine is kept this long for a look at it, unless its ttl ends sooner. */
@@ -56,7 +61,8 @@ export class MachineClocks {
     if (!RESTING.has(phase.name)) return;
     const restMs = this.#sleepNotBefore - this.#clock.monotonic();
     const { deadlineMoment, image } = entry;
-    if (deadlineMoment != null && !(phase.name === "hibernated" && spec.on_expire === "hibernate")) {
+    const isHeld = spec.on_expire === "hibernate" || hasTtlOnWake(spec);
+    if (deadlineMoment != null && !(phase.name === "hibernated" && isHeld)) {
       const left = leftUntil(deadlineMoment, this.#clock);
       this.#after(spec.on_expire === "hibernate" ? Math.max(left, restMs) : left, () =>
         this.#machine.onExpired(),

@@ -15,8 +15,8 @@ export interface Caller {
   readonly operator: OperatorScope | undefined;
 }
 
-/** A key wherever it stands in a text: no log line tells one. */
-export const API_KEY_ANYWHERE = /tp_[A-Za-z0-9]{40}/g;
+/** A key wherever it stands in a text, also in the form that E2B's clients take: no log line tells one. */
+export const API_KEY_ANYWHERE = /tp_[A-Za-z0-9]{40}|e2b_[0-9a-f]{86}/g;
 /** `tp_` and 40 characters of 62: 238 bits. */
 const KEY_PATTERN = /^tp_[A-Za-z0-9]{40}$/;
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -120,16 +120,24 @@ export class Authenticator {
   }
 }
 
+/** `e2b_` and the key's UTF-8 in hexadecimal: E2B's clients of before 2.51 take only keys of such letters. */
+const E2B_KEY_PATTERN = /^e2b_((?:[0-9a-f]{2})+)$/;
+
+function plainKey(text: string): string {
+  const hex = E2B_KEY_PATTERN.exec(text)?.[1];
+  return hex === undefined ? text : Buffer.from(hex, "hex").toString("utf8");
+}
+
 function presentedKey(headers: IncomingHttpHeaders): string {
   const { authorization } = headers;
   if (authorization !== undefined) {
     const match = /^Bearer +(\S+) *$/i.exec(authorization);
     if (match?.[1] === undefined)
       throw new CodedError("unauthenticated", "the Authorization header is not of the form 'Bearer tp_…'");
-    return match[1];
+    return plainKey(match[1]);
   }
   const header = headers["x-api-key"];
-  if (typeof header === "string") return header.trim();
+  if (typeof header === "string") return plainKey(header.trim());
   throw new CodedError(
     "unauthenticated",
     "no API key was sent; send 'Authorization: Bearer tp_…' or 'X-API-Key: tp_…' (torpor up prints where the first key is)",

@@ -87,7 +87,15 @@ export function toCodedError(error: unknown, log: Log, requestId: string): Coded
   );
 }
 
-/** Sends an error envelope, with the headers its code asks for. */
+/** What an error looks like to those who asked, where that is not the envelope of the API. */
+export type ShowError = (error: CodedError, requestId: string) => { status: number; body: unknown };
+
+const showEnvelope: ShowError = (error, requestId) => ({
+  status: error.status,
+  body: error.toEnvelope(requestId),
+});
+
+/** Sends an error, as `show` has it or in the envelope, with the headers its code asks for. */
 export function sendError(
   incoming: IncomingMessage,
   outgoing: ServerResponse,
@@ -95,11 +103,13 @@ export function sendError(
   requestId: string,
   headers: OutgoingHttpHeaders = {},
   redact: (text: string) => string = (text) => text,
+  show: ShowError = showEnvelope,
 ): void {
   const extra: OutgoingHttpHeaders = { ...headers };
   if (error.code === "unauthenticated") extra["www-authenticate"] = 'Bearer realm="torpor"';
   const seconds = error.details["retry_after_seconds"];
   if (error.retryable && error.status !== 409)
     extra["retry-after"] = typeof seconds === "number" ? String(seconds) : "1";
-  sendJson(incoming, outgoing, error.status, redact(JSON.stringify(error.toEnvelope(requestId))), extra);
+  const { status, body } = show(error, requestId);
+  sendJson(incoming, outgoing, status, redact(JSON.stringify(body)), extra);
 }

@@ -11,7 +11,7 @@ import type { KeyWatch } from "../auth/key-watch.ts";
 import type { DenialLog } from "../ledger/denial-log.ts";
 import { type Asked, noteDenial } from "../ledger/note-denial.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
-import { sendError, sendJson, toCodedError } from "./answer.ts";
+import { sendError, sendJson, type ShowError, toCodedError } from "./answer.ts";
 import { serialId } from "../serial-id.ts";
 import { checkInput } from "./check-input.ts";
 import { errorSchema } from "./error-schema.ts";
@@ -50,6 +50,8 @@ export interface EndpointDefinition<Query extends z.ZodType, Body extends z.ZodT
   /** Largest JSON body, bytes. Default 2 MiB. */
   maxBodyBytes?: number;
   answers: Record<number, DocumentedAnswer>;
+  /** What its errors look like. Default: the envelope. */
+  showError?: ShowError;
 }
 
 /** One request on its way through an endpoint. */
@@ -167,7 +169,7 @@ export class Api {
       if (caller !== undefined) {
         life.release = keyWatch.hold(caller.key, (refusal) => {
           notes["code"] = refusal.code;
-          cutOff(incoming, outgoing, life, refusal, requestId);
+          cutOff(incoming, outgoing, life, refusal, requestId, definition.showError);
         });
       }
       const id = context.req.param("id");
@@ -203,7 +205,8 @@ export class Api {
       notes["code"] = coded.code;
       if (coded.status >= 500) notes["err"] = coded;
       if (asked !== undefined) noteDenial(this.#options.denials, asked, coded);
-      sendError(incoming, outgoing, coded, requestId, {}, (text) => this.#options.secretValues.redact(text));
+      const redact = (text: string): string => this.#options.secretValues.redact(text);
+      sendError(incoming, outgoing, coded, requestId, {}, redact, definition.showError);
     }
     return new Response(null, ALREADY_SENT);
   }
@@ -384,10 +387,11 @@ function cutOff(
   life: Life,
   refusal: CodedError,
   requestId: string,
+  showError: ShowError | undefined,
 ): void {
   life.refused = true;
   if (outgoing.headersSent) outgoing.destroy();
-  else sendError(incoming, outgoing, refusal, requestId);
+  else sendError(incoming, outgoing, refusal, requestId, {}, undefined, showError);
   life.abort?.();
 }
 

@@ -15,7 +15,7 @@ const HOP_BY_HOP = new Set([
   "transfer-encoding",
   "upgrade",
 ]);
-const API_KEY = /\btp_[A-Za-z0-9]{40}\b/;
+const API_KEY = /\b(?:tp_[A-Za-z0-9]{40}|e2b_[0-9a-f]{86})\b/;
 /** What an answer could do to its whole domain, beyond its own origin. */
 const REACHING_OUT = new Set(["alt-svc", "clear-site-data"]);
 /** What an answer could do to the API's origin, on which the owner's requests are answered. */
@@ -41,6 +41,8 @@ export interface Forwarding {
   prefix?: string;
   /** Whether the caller's Authorization is the program's: the API's own is not. */
   passAuthorization: boolean;
+  /** Names of headers that are not the program's to see. Default none. */
+  withheld?: ReadonlySet<string>;
 }
 
 /** The headers of a request on their way to the host: ours taken off, X-Forwarded-* put on. */
@@ -52,7 +54,7 @@ export function requestHeaders(incoming: IncomingMessage, forwarding: Forwarding
     .split(",")
     .map((name) => name.trim());
   for (const [name, value] of Object.entries(headers)) {
-    if (value === undefined || HOP_BY_HOP.has(name)) continue;
+    if (value === undefined || HOP_BY_HOP.has(name) || forwarding.withheld?.has(name) === true) continue;
     if (named.includes(name) && name !== "content-length") continue; // without it a body would go on unframed
     if (name.startsWith("x-torpor-") || name === "host" || name === "authorization" || name === "cookie")
       continue;

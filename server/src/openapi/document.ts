@@ -60,6 +60,11 @@ const TAGS = [
   { name: "keys", description: "API keys." },
   { name: "ledger", description: "Who held what, and proof of it." },
   { name: "operation", description: "Health and figures." },
+  {
+    name: "e2b",
+    description:
+      "The REST API of E2B's clients, for those who have them. Errors are `{code, message}`, `code` being the status.",
+  },
 ];
 
 /** The document of everything the application serves. Same routes, same text: keys are in a fixed order. */

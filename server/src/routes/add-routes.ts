@@ -1,3 +1,4 @@
+import { addE2bRoutes } from "../e2b/routes/add-e2b-routes.ts";
 import { addAccountRoutes } from "./account-routes.ts";
 import { addArchiveRoutes } from "./archive-routes.ts";
 import { addCodeRoutes } from "./code-routes.ts";
@@ -46,5 +47,6 @@ export function addRoutes(deps: RouteDeps): void {
   addLedgerRoutes(deps);
   addOperationRoutes(deps);
   addReferenceRoutes(deps);
+  addE2bRoutes(deps);
   deps.api.finish();
 }

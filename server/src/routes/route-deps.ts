@@ -1,4 +1,5 @@
 import type { Clock, Log } from "@torpor/base";
+import type { ShowParts } from "../e2b/shown-e2b-sandbox.ts";
 import type { EventFeed } from "../event/event-feed.ts";
 import type { KeyedExecs } from "../guest/keyed-execs.ts";
 import type { HostLink, Placement } from "../host/placement.ts";
@@ -56,6 +57,8 @@ export interface RouteDeps {
   previewUrlStore: Pick<PreviewUrlStore, "insert" | "countLive" | "list" | "revoke">;
   /** Known once the server listens. */
   previewOrigin: () => PreviewOrigin;
+  /** What E2B's clients are told of a sandbox; known once the server listens. */
+  e2b: () => ShowParts;
   portProxy: Pick<PortProxy, "forward" | "tunnel">;
   placement: RoutePlacement;
   idempotency: Idempotency;

@@ -9,6 +9,7 @@ import {
   type OnIdle,
   tenantSchema,
 } from "@torpor/protocol";
+import type { E2bSettings } from "../e2b/e2b-settings.ts";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { SnapshotRecord } from "../store/snapshot-store.ts";
 
@@ -33,6 +34,8 @@ export interface CreatePlan {
   diskMb: number;
   network: NetworkPolicy;
   fromSnapshot: SnapshotRecord | null;
+  /** Null unless it is made through E2B's API. */
+  e2b: E2bSettings | null;
 }
 
 /**
@@ -89,6 +92,7 @@ export function createPlan(
     diskMb: request.disk_mb ?? snapshot?.diskMb ?? LIMITS.defaultDiskMb,
     network: canonicalNetwork(request.network ?? snapshot?.network ?? "internet"),
     fromSnapshot: snapshot,
+    e2b: null,
   };
 }
 

@@ -88,5 +88,6 @@ function childPlan(
     diskMb: parent.diskMb,
     network: parent.network,
     fromSnapshot: snapshot,
+    e2b: parent.e2b,
   };
 }

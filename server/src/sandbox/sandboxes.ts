@@ -200,6 +200,7 @@ export class Sandboxes {
         on_idle: record.onIdle,
         retention_seconds: record.retentionSeconds,
         auto_wake: record.autoWake,
+        ttl_on_wake_seconds: record.e2b?.wakeTtlSeconds ?? null,
         max_lifetime_unix_ms: record.maxLifetimeAt,
         from_snapshot: plan.fromSnapshot?.id ?? null,
       });

@@ -286,6 +286,16 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
       },
     },
     "0007_ledger": ledgerMigration(types),
+    "0008_e2b": {
+      async up(db: Kysely<unknown>): Promise<void> {
+        await db.schema.alterTable("sandboxes").addColumn("e2b", sql.raw(types.json)).execute();
+        await db.schema
+          .createTable("server_secrets")
+          .addColumn("name", "text", (column) => column.primaryKey())
+          .addColumn("value", "text", (column) => column.notNull())
+          .execute();
+      },
+    },
   };
 }
 

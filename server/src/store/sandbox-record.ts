@@ -9,6 +9,7 @@ import {
   type Sandbox,
   type SandboxState,
 } from "@torpor/protocol";
+import { type E2bSettings, e2bSettingsSchema } from "../e2b/e2b-settings.ts";
 import type { Holdings } from "../ledger/binding-changes.ts";
 import { readNetworkColumn } from "./network-column.ts";
 import type { SandboxTable } from "./schema.ts";
@@ -54,6 +55,8 @@ export interface SandboxRecord {
   /** Who made it, and who asked for its end; null when that is not known. */
   readonly createdBy: string | null;
   readonly endedBy: string | null;
+  /** Null of one that was not made through E2B's API. */
+  readonly e2b: E2bSettings | null;
 }
 
 /** JSON column to value: SQLite gives text, PostgreSQL the parsed value. */
@@ -116,6 +119,7 @@ function readSandboxRow(row: Selectable<SandboxTable>): SandboxRecord {
     holdings: toHoldings(row),
     createdBy: row.created_by,
     endedBy: row.ended_by,
+    e2b: row.e2b === null ? null : e2bSettingsSchema.parse(parseJsonColumn(row.e2b)),
   };
   return record as SandboxRecord;
 }

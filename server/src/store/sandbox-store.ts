@@ -11,6 +11,7 @@ import {
   type SandboxState,
 } from "@torpor/protocol";
 import type { HostScope, ServerScope, TenantScope } from "../auth/tenant-scope.ts";
+import type { E2bSettings } from "../e2b/e2b-settings.ts";
 import type { Database } from "./open-database.ts";
 import { EventStore, type EventWriter } from "./event-store.ts";
 import { bindingChanges, type Holdings, type ToldHoldings } from "../ledger/binding-changes.ts";
@@ -42,6 +43,8 @@ export interface NewSandbox {
   autoWake: boolean;
   /** Default null: none. */
   maxLifetimeAt?: number | null;
+  /** Default null: not made through E2B's API. */
+  e2b?: E2bSettings | null;
 }
 
 /** What may change together with a state. */
@@ -85,6 +88,10 @@ export interface SandboxFilter {
   metadata: Record<string, string>;
   limit: number;
   cursor?: string;
+  /** Oldest first. Default newest first. */
+  isAscending?: boolean;
+  /** Unix milliseconds: made then or later. */
+  createdFrom?: number;
 }
 
 /**
@@ -150,6 +157,7 @@ export class SandboxStore {
       image_id: null,
       created_by: scope.keyId,
       ended_by: null,
+      e2b: sandbox.e2b == null ? null : JSON.stringify(sandbox.e2b),
     };
     if (scope.tenant !== null && scope.tenant !== sandbox.tenant) {
       throw new Error(
@@ -193,7 +201,7 @@ export class SandboxStore {
     return row === undefined ? undefined : toSandboxRecord(row);
   }
 
-  /** One page, newest first. @throws CodedError invalid_request for a cursor that is not ours. */
+  /** One page. @throws CodedError invalid_request for a cursor that is not ours. */
   async list(scope: TenantScope, filter: SandboxFilter): Promise<RecordPage<SandboxRecord>> {
     let query = this.#db.selectFrom("sandboxes").selectAll().where("account", "=", scope.account);
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
@@ -207,18 +215,21 @@ export class SandboxStore {
           : sql<boolean>`exists (select 1 from json_each(sandboxes.metadata) as pair where pair.key = ${key} and pair.value = ${value})`,
       );
     }
+    if (filter.createdFrom !== undefined) query = query.where("created_at", ">=", filter.createdFrom);
+    const [after, direction] =
+      filter.isAscending === true ? ([">", "asc"] as const) : (["<", "desc"] as const);
     if (filter.cursor !== undefined) {
       const { createdAt, id } = decodeCursor(filter.cursor);
       query = query.where((where) =>
         where.or([
-          where("created_at", "<", createdAt),
-          where.and([where("created_at", "=", createdAt), where("id", "<", id)]),
+          where("created_at", after, createdAt),
+          where.and([where("created_at", "=", createdAt), where("id", after, id)]),
         ]),
       );
     }
     const rows = await query
-      .orderBy("created_at", "desc")
-      .orderBy("id", "desc")
+      .orderBy("created_at", direction)
+      .orderBy("id", direction)
       .limit(filter.limit + 1)
       .execute();
     return toPage(rows, filter.limit, toSandboxRecord);

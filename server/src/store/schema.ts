@@ -49,6 +49,14 @@ export interface SandboxTable {
   /** Who made it, and who asked for its end: id of a key, or `system:` and what of ours. Null when it is not known. */
   created_by: string | null;
   ended_by: string | null;
+  /** What its create through E2B's API said that ours has no words for; null of all others. */
+  e2b: ColumnType<unknown, string | null, string | null>;
+}
+
+/** What the server must know again after a restart, and every server of the same store: made once, at random. */
+interface ServerSecretTable {
+  name: string;
+  value: string;
 }
 
 export interface KeyTable {
@@ -232,4 +240,5 @@ export interface Tables {
   api_keys: KeyTable;
   accounts: AccountTable;
   idempotency: IdempotencyTable;
+  server_secrets: ServerSecretTable;
 }

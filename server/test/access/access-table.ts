@@ -71,6 +71,10 @@ export type Thing =
   | "process"
   | "context"
   | "snapshot"
+  /** A snapshot by the id that E2B's API gives it. */
+  | "E2B snapshot"
+  /** That the sandbox sleeps. */
+  | "sleep"
   | "key"
   | "webhook"
   | "template"
@@ -208,4 +212,21 @@ export const ROUTES: Record<string, Row> = {
   "GET /v1/keys": { kind: "scoped" },
   "GET /v1/keys/{key_id}": { kind: "owned" },
   "DELETE /v1/keys/{key_id}": { kind: "owned" },
+
+  "POST /sandboxes": { kind: "scoped", ok: 201, json: { templateID: "base" } },
+  "POST /v2/sandboxes": { kind: "scoped", ok: 201, json: { templateID: "base" } },
+  "GET /sandboxes/{id}": { kind: "owned" },
+  "DELETE /sandboxes/{id}": { kind: "owned", ok: 204 },
+  "GET /sandboxes": { kind: "scoped" },
+  "GET /v2/sandboxes": { kind: "scoped" },
+  "POST /sandboxes/{id}/timeout": { kind: "owned", ok: 204, json: { timeout: 60 } },
+  "POST /sandboxes/{id}/refreshes": { kind: "owned", ok: 204, json: { duration: 60 } },
+  "POST /sandboxes/{id}/pause": { kind: "owned", ok: 204, json: {} },
+  "POST /sandboxes/{id}/resume": { kind: "owned", ok: 201, json: { timeout: 60 }, needs: ["sleep"] },
+  "POST /sandboxes/{id}/fork": { kind: "owned", ok: 201, json: { count: 1, timeout: 60 } },
+  "POST /sandboxes/{id}/snapshots": { kind: "owned", ok: 201, json: {} },
+  "GET /snapshots": { kind: "scoped" },
+  "DELETE /templates/{template_id}": { kind: "owned", ok: 204 },
+  "POST /sandboxes/{id}/connect": { kind: "owned", json: { timeout: 60 } },
+  "POST /v2/sandboxes/{id}/connect": { kind: "owned", json: {} },
 };

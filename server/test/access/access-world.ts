@@ -135,7 +135,12 @@ export class AccessWorld implements AsyncDisposable {
     } else if (thing === "snapshot") {
       const { id } = await world.sandbox({ template: "base", tenant: TENANT });
       names["snapshot_id"] = text((await made(`/v1/sandboxes/${id}/snapshots`, {}, 201))["id"]);
-    } else if (thing === "key")
+    } else if (thing === "E2B snapshot") {
+      const { id } = await world.sandbox({ template: "base", tenant: TENANT });
+      const { id: snapshot } = await made(`/v1/sandboxes/${id}/snapshots`, {}, 201);
+      names["template_id"] = `${text(snapshot)}:default`;
+    } else if (thing === "sleep") await made(`/v1/sandboxes/${names["id"]}/hibernate`, {}, 200);
+    else if (thing === "key")
       names["key_id"] = text((await made("/v1/keys", { name: "theirs", tenant: TENANT }, 201))["id"]);
     else if (thing === "webhook") {
       const key = await this.keyOf("owner", "admin");
@@ -165,6 +170,7 @@ const THINGS: Record<string, Thing> = {
   process: "process",
   context_id: "context",
   snapshot_id: "snapshot",
+  template_id: "E2B snapshot",
   key_id: "key",
   webhook_id: "webhook",
   name: "template",
@@ -191,7 +197,8 @@ function named(path: string): Thing[] {
 /** An id of the same form that nothing ever had. */
 export function neverExisted(id: string): string {
   const [, prefix = ""] = /^([a-z]+_|snp|s)/.exec(id) ?? [];
-  return prefix + randomText(id.length - prefix.length);
+  const [suffix = ""] = /:\w+$/.exec(id) ?? [];
+  return prefix + randomText(id.length - prefix.length - suffix.length) + suffix;
 }
 
 function serveCode(path: string, request: IncomingMessage, response: ServerResponse): void {

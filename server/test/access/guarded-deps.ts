@@ -45,6 +45,7 @@ type Neutral =
   | "checkpointKey" // signs what the ledger's store gave out
   | "targetGuard"
   | "metrics"
+  | "e2b" // gives a domain, and tokens for records
   | "clock"
   | "log"
   | "version";

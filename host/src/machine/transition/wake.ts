@@ -43,8 +43,8 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
       machine_id: entry.machineId,
       previous_host_key: manifest.host_key,
     };
+    putTtlBack = held.renewTtl();
     await unlock(entry, restored, incarnation, held.parts, signal);
-    putTtlBack = held.takeOffDoneTtl();
     entry.image = null;
     held.activity.touch("wake");
     held.settle("running", { ...restored, oomKills: 0, lastOomAt: null }, "woken");

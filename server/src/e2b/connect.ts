@@ -1,0 +1,64 @@
+import { CodedError } from "@torpor/protocol";
+import type { Clock } from "@torpor/base";
+import type { TenantScope } from "../auth/tenant-scope.ts";
+import type { Sandboxes } from "../sandbox/sandboxes.ts";
+import type { SandboxRecord } from "../store/sandbox-record.ts";
+import { isPaused } from "./shown-e2b-sandbox.ts";
+
+export interface LifecycleParts {
+  sandboxes: Pick<Sandboxes, "require" | "requireLiving" | "follow" | "setLifecycle" | "move">;
+  clock: Clock;
+}
+
+/** Puts the end off to `seconds` from now, if that is later than it is: never earlier. */
+export async function extend(
+  { sandboxes, clock }: LifecycleParts,
+  scope: TenantScope,
+  record: SandboxRecord,
+  seconds: number,
+): Promise<SandboxRecord> {
+  // One without an end keeps having none.
+  if (record.expiresAt === null && record.persistent) return record;
+  if (record.expiresAt !== null && record.expiresAt >= clock.now() + seconds * 1_000) return record;
+  return await sandboxes.setLifecycle(scope, record.id, { ttl_seconds: seconds });
+}
+
+/**
+ * Makes sure that it runs, for `seconds` from now at least. What it is set to do at its timeout stays.
+ *
+ * @returns whether it had to be resumed
+ * @throws CodedError sandbox_not_found, sandbox_ended, and what the host refused: it sleeps on then
+ */
+export async function connect(
+  parts: LifecycleParts,
+  scope: TenantScope,
+  id: string,
+  seconds: number,
+): Promise<{ record: SandboxRecord; isResumed: boolean }> {
+  const { record } = await parts.sandboxes.requireLiving(scope, id);
+  if (isPaused(record)) return { record: await resume(parts, scope, record, seconds), isResumed: true };
+  // It may be falling asleep, or have done so unseen: asked to wake, its host waits for that, and leaves one that runs alone.
+  const awake = await parts.sandboxes.move(scope, id, "wake");
+  return {
+    record: await extend(parts, scope, awake, seconds),
+    isResumed: awake.generation > record.generation,
+  };
+}
+
+/** Wakes a sleeping one, for `seconds` from now. */
+export async function resume(
+  { sandboxes }: LifecycleParts,
+  scope: TenantScope,
+  record: SandboxRecord,
+  seconds: number,
+): Promise<SandboxRecord> {
+  // Before the wake: its clock stands still until then, and what wakes must not find its time over.
+  if (!record.persistent) await sandboxes.setLifecycle(scope, record.id, { ttl_seconds: seconds });
+  return await sandboxes.move(scope, record.id, "wake");
+}
+
+/** @throws CodedError conflict for one that sleeps */
+export function requireAwake(record: SandboxRecord): void {
+  if (isPaused(record))
+    throw new CodedError("conflict", `Sandbox "${record.id}" is paused; connect to it to resume it first`);
+}

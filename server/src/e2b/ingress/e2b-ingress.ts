@@ -1,0 +1,209 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Duplex } from "node:stream";
+import { type Clock, type Log, responseInsteadOfUpgrade } from "@torpor/base";
+import { CODE_PORT, CodedError, GUEST_PORT, isEnding } from "@torpor/protocol";
+import type { Placement } from "../../host/placement.ts";
+import { toCodedError } from "../../http/answer.ts";
+import { requestIdOf } from "../../http/api.ts";
+import type { Metrics } from "../../http/metrics.ts";
+import { ownerAnswerHeaders, previewAnswerHeaders } from "../../ingress/port-headers.ts";
+import type { PortProxy, PortTarget } from "../../ingress/port-proxy.ts";
+import type { ActivityLog } from "../../sandbox/activity-log.ts";
+import { sandboxEnded, sandboxNotFound } from "../../sandbox/sandbox-errors.ts";
+import type { Sandboxes } from "../../sandbox/sandboxes.ts";
+import type { SandboxRecord } from "../../store/sandbox-record.ts";
+import type { VisitStore } from "../../store/visit-store.ts";
+import { type E2bTokens, isToken } from "../e2b-tokens.ts";
+import { isPaused, isPublic } from "../shown-e2b-sandbox.ts";
+import { isExpired, isSignedWith, signedUrl } from "./signed-url.ts";
+import { refuseVisit } from "./visit-refusal.ts";
+import { type VisitTarget, VisitTargets } from "./visit-target.ts";
+
+export interface E2bIngressOptions {
+  /** Domain, with port, below which `{port}-{sandbox}` is a port of a sandbox; undefined for none. */
+  domain: string | undefined;
+  store: Pick<VisitStore, "find" | "livingIds">;
+  tokens: Pick<E2bTokens, "agentTokenOf" | "agentToken" | "trafficToken">;
+  proxy: PortProxy;
+  placement: Placement;
+  activity: ActivityLog;
+  sandboxes: Pick<Sandboxes, "wakeForVisit">;
+  metrics: Metrics;
+  clock: Clock;
+  log: Log;
+}
+
+/** A visit that is let in. */
+interface Visit {
+  sandbox: SandboxRecord;
+  target: PortTarget;
+}
+
+/** What of the agent is for owners: its other paths are the host's. */
+const AGENT_PATHS =
+  /^\/(?:health|metrics|envs|files(?:\/compose)?|process\.Process\/\w+|filesystem\.Filesystem\/\w+)$/;
+/** What lets a request in is not for programs inside to see. */
+const WITHHELD = new Set([
+  "e2b-sandbox-id",
+  "e2b-sandbox-port",
+  "e2b-traffic-access-token",
+  "x-access-token",
+]);
+const TRAFFIC_HEADER = "e2b-traffic-access-token";
+
+/**
+ * Passes what E2B's clients send to sandboxes: to the agent and the code interpreter with the sandbox's token, to its other
+ * ports as its create said. A sandbox is named by headers, by the Host, or by the signature of a URL for a file.
+ */
+export class E2bIngress {
+  readonly #options: E2bIngressOptions;
+  readonly #targets: VisitTargets;
+
+  constructor(options: E2bIngressOptions) {
+    this.#options = options;
+    this.#targets = new VisitTargets(options.domain);
+  }
+
+  /** Whether a request is for a sandbox, as E2B's clients name one. */
+  owns(incoming: IncomingMessage): boolean {
+    return this.#targets.names(incoming) || signedUrl(incoming.method, incoming.url ?? "") !== undefined;
+  }
+
+  /** Answers one request. Never throws. */
+  async serve(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+    const { clock, log, metrics } = this.#options;
+    const requestId = requestIdOf(incoming);
+    const notes: Record<string, unknown> = {};
+    const startedAt = clock.monotonic();
+    outgoing.once("close", () => {
+      const durationMs = Math.round((clock.monotonic() - startedAt) * 1_000) / 1_000;
+      const status = outgoing.writableFinished ? outgoing.statusCode : 499;
+      // Statuses are the sandbox's to choose: by their class, there are few.
+      metrics.request("e2b visit", status === 499 ? 499 : status - (status % 100), durationMs);
+      // No path: what stands in it is the sandbox's.
+      log.info({
+        op: "e2b.visit",
+        outcome: status,
+        durationMs,
+        requestId,
+        method: incoming.method,
+        ...notes,
+      });
+    });
+    let named: VisitTarget | undefined;
+    try {
+      named = await this.#named(incoming);
+      const { sandbox, target } = await this.#visit(incoming, named, notes);
+      await this.#options.proxy.forward(sandbox, target, incoming, outgoing);
+    } catch (error) {
+      const coded = toCodedError(error, log, requestId);
+      notes["code"] = coded.code;
+      refuseVisit(incoming, outgoing, coded, named, requestId);
+    }
+  }
+
+  /** Answers one request for an upgrade. Never throws. */
+  async upgrade(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
+    const { clock, log, metrics } = this.#options;
+    const requestId = requestIdOf(incoming);
+    const notes: Record<string, unknown> = {};
+    const startedAt = clock.monotonic();
+    let outcome: number | string = "closed";
+    let named: VisitTarget | undefined;
+    try {
+      named = await this.#named(incoming);
+      const { sandbox, target } = await this.#visit(incoming, named, notes);
+      await this.#options.proxy.tunnel(sandbox, target, incoming, connection, head);
+    } catch (error) {
+      const coded = toCodedError(error, log, requestId);
+      outcome = coded.status;
+      notes["code"] = coded.code;
+      if (connection.writable)
+        refuseVisit(incoming, responseInsteadOfUpgrade(incoming, connection), coded, named, requestId);
+    }
+    const durationMs = clock.monotonic() - startedAt;
+    metrics.request("e2b upgrade", typeof outcome === "number" ? outcome : 101, durationMs);
+    log.info({ op: "e2b.upgrade", outcome, durationMs, requestId, ...notes });
+  }
+
+  /** Which port it is for: as it says, or by whose token its URL is signed with. */
+  async #named(incoming: IncomingMessage): Promise<VisitTarget> {
+    const named = this.#targets.of(incoming);
+    if (named !== undefined) return named;
+    const { store, tokens } = this.#options;
+    const signed = signedUrl(incoming.method, incoming.url ?? "");
+    if (signed !== undefined)
+      for (const sandboxId of await store.livingIds())
+        if (isSignedWith(signed, tokens.agentTokenOf(sandboxId)))
+          return { sandboxId, port: GUEST_PORT, isOfHost: false };
+    throw new CodedError("unauthenticated", "invalid signature");
+  }
+
+  async #visit(
+    incoming: IncomingMessage,
+    named: VisitTarget,
+    notes: Record<string, unknown>,
+  ): Promise<Visit> {
+    const { store, placement, sandboxes, activity } = this.#options;
+    const sandbox = await store.find(named.sandboxId);
+    if (sandbox === undefined) throw sandboxNotFound(named.sandboxId);
+    if (isEnding(sandbox.state)) throw sandboxEnded(sandbox);
+    this.#requireEntry(incoming, named, sandbox);
+    Object.assign(notes, { sandboxId: sandbox.id, tenant: sandbox.tenant, port: named.port });
+    if (sandbox.state === "creating")
+      throw new CodedError("conflict", "The sandbox is still being created; try again shortly");
+    if (isPaused(sandbox) && !sandbox.autoWake)
+      throw new CodedError("wrong_state", "The sandbox is paused; connect to it to resume it");
+    const host = await placement.of(sandbox.host);
+    await sandboxes.wakeForVisit(sandbox, host);
+    activity.note(sandbox);
+    const mask = sandbox.e2b?.maskRequestHost?.replaceAll("${PORT}", String(named.port));
+    const seenHost = mask ?? (named.isOfHost ? incoming.headers.host : undefined);
+    const isEncrypted = "encrypted" in incoming.socket;
+    return {
+      sandbox,
+      target: {
+        client: host.client,
+        port: named.port,
+        path: incoming.url ?? "/",
+        wake: sandbox.autoWake,
+        forwarding: {
+          protocol: isEncrypted ? "https:" : "http:",
+          ...(seenHost === undefined ? {} : { host: seenHost }),
+          passAuthorization: true,
+          withheld: WITHHELD,
+        },
+        answerHeaders: named.isOfHost ? previewAnswerHeaders : ownerAnswerHeaders,
+      },
+    };
+  }
+
+  /** @throws CodedError unless the request brings what its port asks for */
+  #requireEntry(incoming: IncomingMessage, { port }: VisitTarget, sandbox: SandboxRecord): void {
+    const { tokens, clock } = this.#options;
+    const { headers, method, url = "/" } = incoming;
+    if (port !== GUEST_PORT && port !== CODE_PORT) {
+      if (sandbox.e2b === null)
+        throw new CodedError(
+          "permission_denied",
+          "the ports of this sandbox are not public: it was not made through E2B's API; ask its owner for a preview URL",
+        );
+      if (!isPublic(sandbox) && !isToken(headers[TRAFFIC_HEADER], tokens.trafficToken(sandbox)))
+        throw new CodedError("permission_denied", "the e2b-traffic-access-token is missing or wrong");
+      return;
+    }
+    const [pathname = "/"] = url.split("?", 1);
+    if (port === GUEST_PORT && !AGENT_PATHS.test(pathname))
+      throw new CodedError("not_found", `${pathname.slice(0, 100)} is no path of the sandbox's agent`);
+    if (port === GUEST_PORT && pathname === "/health" && method === "GET") return;
+    const token = tokens.agentToken(sandbox);
+    const signed = port === GUEST_PORT ? signedUrl(method, url) : undefined;
+    if (headers["x-access-token"] !== undefined || signed === undefined) {
+      if (isToken(headers["x-access-token"], token)) return;
+      throw new CodedError("unauthenticated", "the X-Access-Token of this sandbox is missing or wrong");
+    }
+    if (!isSignedWith(signed, token)) throw new CodedError("unauthenticated", "invalid signature");
+    if (isExpired(signed, clock.now()))
+      throw new CodedError("unauthenticated", "signature is already expired");
+  }
+}

@@ -1,0 +1,13 @@
+import type { RouteDeps } from "../../routes/route-deps.ts";
+import { addE2bLifecycleRoutes } from "./lifecycle-routes.ts";
+import { addE2bListRoutes } from "./list-routes.ts";
+import { addE2bSnapshotRoutes } from "./snapshot-routes.ts";
+import { addE2bSandboxRoutes } from "./sandbox-routes.ts";
+
+/** Adds E2B's REST API: at the root, where its clients look for it. */
+export function addE2bRoutes(deps: RouteDeps): void {
+  addE2bSandboxRoutes(deps);
+  addE2bListRoutes(deps);
+  addE2bLifecycleRoutes(deps);
+  addE2bSnapshotRoutes(deps);
+}

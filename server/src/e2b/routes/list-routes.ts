@@ -1,0 +1,73 @@
+import { z } from "zod";
+import type { RouteDeps } from "../../routes/route-deps.ts";
+import { refused } from "../../sandbox/create-plan.ts";
+import { listedSandbox, listedSandboxSchema } from "../shown-e2b-sandbox.ts";
+import { resolveTemplate } from "../template-reference.ts";
+import { addE2bRoute } from "./add-e2b-route.ts";
+import { listV2Query, metadataPairs } from "./list-query.ts";
+
+/** Most of the list without pages. */
+const MOST_LISTED = 1_000;
+
+/** List sandboxes, as E2B's clients do. */
+export function addE2bListRoutes(deps: RouteDeps): void {
+  const { sandboxStore } = deps;
+
+  addE2bRoute(
+    deps,
+    {
+      method: "get",
+      path: "/v2/sandboxes",
+      summary: "List running and paused sandboxes",
+      description: "`x-next-token` names the next page, if there is one.",
+      scope: "sandbox:read",
+      query: listV2Query,
+      answers: { 200: { description: "One page", schema: z.array(listedSandboxSchema) } },
+    },
+    async (call) => {
+      const { metadata, state, startedAfter, template, order, limit, nextToken } = call.query;
+      if (template?.includes(":") === true)
+        throw refused("template", `is ${template}, but a list takes the name of a template without a tag`);
+      const { scope } = call.caller;
+      const choice =
+        template === undefined ? {} : await resolveTemplate(scope, template).catch(() => undefined);
+      // Nothing is made from what cannot be the name of a template.
+      if (choice === undefined) return { status: 200, body: [] };
+      const page = await sandboxStore.list(scope, {
+        states: state,
+        metadata: metadataPairs(metadata),
+        limit,
+        isAscending: order === "asc",
+        ...(choice.template === undefined ? {} : { template: choice.template }),
+        ...(startedAfter === undefined ? {} : { createdFrom: startedAfter }),
+        ...(nextToken === undefined ? {} : { cursor: nextToken }),
+      });
+      return {
+        status: 200,
+        body: page.items.map(listedSandbox),
+        headers: page.nextCursor === null ? {} : { "x-next-token": page.nextCursor },
+      };
+    },
+  );
+
+  addE2bRoute(
+    deps,
+    {
+      method: "get",
+      path: "/sandboxes",
+      summary: "List running sandboxes",
+      description: "The newest thousand, in one answer.",
+      scope: "sandbox:read",
+      query: listV2Query.pick({ metadata: true }),
+      answers: { 200: { description: "All of them", schema: z.array(listedSandboxSchema) } },
+    },
+    async (call) => {
+      const page = await sandboxStore.list(call.caller.scope, {
+        states: listV2Query.shape.state.parse("running"),
+        metadata: metadataPairs(call.query.metadata),
+        limit: MOST_LISTED,
+      });
+      return { status: 200, body: page.items.map(listedSandbox) };
+    },
+  );
+}

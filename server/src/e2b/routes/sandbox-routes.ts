@@ -1,0 +1,130 @@
+import { isEnding } from "@torpor/protocol";
+import { z } from "zod";
+import { type Answer, type Call, SENT } from "../../http/api.ts";
+import type { RouteDeps } from "../../routes/route-deps.ts";
+import { connect } from "../connect.ts";
+import {
+  createRequest,
+  type NewSandbox,
+  newSandboxV1,
+  newSandboxV2,
+  timeoutField,
+} from "../create-request.ts";
+import { e2bSandboxNotFound, notYet } from "../e2b-error.ts";
+import {
+  sandboxDetail,
+  sandboxDetailSchema,
+  shownSandbox,
+  shownSandboxSchema,
+} from "../shown-e2b-sandbox.ts";
+import { resolveTemplate } from "../template-reference.ts";
+import { addE2bRoute } from "./add-e2b-route.ts";
+
+const connectSchema = z.object({
+  timeout: timeoutField(300),
+  memory: z.boolean().nullish(),
+});
+
+/** Create, connect to, get and kill sandboxes, as E2B's clients do. */
+export function addE2bSandboxRoutes(deps: RouteDeps): void {
+  const { sandboxes, e2b } = deps;
+
+  const create = async (call: Call<unknown, NewSandbox>): Promise<Answer> =>
+    await deps.api.once(
+      call,
+      async () => {
+        const { scope } = call.caller;
+        const choice = await resolveTemplate(scope, call.body.templateID);
+        const { request, settings } = createRequest(call.body, choice);
+        const plan = { ...(await sandboxes.plan(scope, request)), e2b: settings };
+        const isAbandoned = (): boolean => call.idempotencyKey === undefined && call.signal.aborted;
+        const record = await sandboxes.create(scope, plan, { isAbandoned });
+        call.note({ sandboxId: record.id, tenant: record.tenant });
+        return { status: 201, body: shownSandbox(record, e2b()) };
+      },
+      false,
+    );
+
+  for (const [path, body] of [
+    ["/sandboxes", newSandboxV1],
+    ["/v2/sandboxes", newSandboxV2],
+  ] as const)
+    addE2bRoute(
+      deps,
+      {
+        method: "post",
+        path,
+        summary: "Create a sandbox",
+        scope: "sandbox:write",
+        body,
+        answers: { 201: { description: "The sandbox, usable", schema: shownSandboxSchema } },
+      },
+      create,
+    );
+
+  for (const path of ["/sandboxes/{id}/connect", "/v2/sandboxes/{id}/connect"])
+    addE2bRoute(
+      deps,
+      {
+        method: "post",
+        path,
+        summary: "Make sure that a sandbox runs",
+        description:
+          "Resumes it if it is paused. Puts its end off to the timeout from now, and never brings it forward.",
+        scope: "sandbox:write",
+        body: connectSchema,
+        answers: {
+          200: { description: "It ran", schema: shownSandboxSchema },
+          201: { description: "It was resumed", schema: shownSandboxSchema },
+        },
+      },
+      async (call) => {
+        if (call.body.memory === false)
+          throw notYet("memory: false", "a paused sandbox is resumed with its memory; leave it out");
+        const { record, isResumed } = await connect(
+          deps,
+          call.caller.scope,
+          call.param("id"),
+          call.body.timeout,
+        );
+        deps.activity.note(record);
+        return { status: isResumed ? 201 : 200, body: shownSandbox(record, e2b()) };
+      },
+    );
+
+  addE2bRoute(
+    deps,
+    {
+      method: "get",
+      path: "/sandboxes/{id}",
+      summary: "Get a sandbox",
+      scope: "sandbox:read",
+      answers: { 200: { description: "The sandbox", schema: sandboxDetailSchema } },
+    },
+    async (call) => {
+      const record = await sandboxes.require(call.caller.scope, call.param("id"));
+      if (isEnding(record.state)) throw e2bSandboxNotFound(record.id);
+      return { status: 200, body: sandboxDetail(record, e2b()) };
+    },
+  );
+
+  addE2bRoute(
+    deps,
+    {
+      method: "delete",
+      path: "/sandboxes/{id}",
+      summary: "Kill a sandbox",
+      description: "Paused ones too. Again: 404.",
+      scope: "sandbox:write",
+      answers: { 204: { description: "It is gone" } },
+    },
+    async (call) => {
+      const { scope } = call.caller;
+      const record = await sandboxes.require(scope, call.param("id"));
+      if (record.state === "destroyed") throw e2bSandboxNotFound(record.id);
+      await sandboxes.destroy(record, "user", scope.keyId);
+      call.outgoing.writeHead(204).end();
+      return SENT;
+    },
+  );
+}
