@@ -71,6 +71,8 @@ export interface MachineEntry {
   source: Machine["source"];
   /** The physical machines it was given, the newest last; absent in a journal of an earlier version. */
   incarnations?: Incarnation[] | undefined;
+  /** How long its last sleep and its last wake took. */
+  tookMs?: { hibernate?: number; wake?: number } | undefined;
 }
 
 interface Row {

@@ -3,12 +3,14 @@ import { sandboxIdSchema } from "./ids.ts";
 import { SANDBOX_STATES } from "./states.ts";
 
 /**
- * What happens to sandboxes, as data. One event for every move of a record, of type `sandbox.<state it entered>`, and
- * `sandbox.updated` when its clocks, its shape or its network policy changed.
+ * What happens to sandboxes, as data. One event for every move of a record, of type `sandbox.<state it entered>`,
+ * `sandbox.updated` when its clocks, its shape or its network policy changed, and `sandbox.idle_awake`, once in each idle
+ * spell, when it has been awake for long without being used: `changes` tells since when, and what that costs.
  */
 export const EVENT_TYPES = [
   ...SANDBOX_STATES.map((state) => `sandbox.${state}` as const),
   "sandbox.updated",
+  "sandbox.idle_awake",
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
@@ -38,7 +40,7 @@ export const sandboxEventSchema = z.object({
   generation: z.number().int(),
   /** State after the event. */
   state: z.enum(SANDBOX_STATES),
-  /** State before it; null for the first event of a sandbox, the same as `state` for `sandbox.updated`. */
+  /** State before it; null for the first event of a sandbox, the same as `state` when that did not change. */
   previous_state: z.enum(SANDBOX_STATES).nullable(),
   /** Why it ended or is ending; null while it lives. */
   reason: z.string().nullable(),

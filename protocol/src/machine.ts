@@ -174,6 +174,8 @@ export interface Machine {
   image: { id: string; size_bytes: number; created_at: string } | null;
   /** The physical machines it has been given, the newest 32 at most, oldest first. */
   incarnations: Incarnation[];
+  /** How long its last sleep took to write, and its last wake to be usable; null before the first. */
+  took_ms: { hibernate: number | null; wake: number | null };
   /**
    * When the kernel last ended something inside for lack of memory, as of this answer; null when it never did. A command
    * that ended by SIGKILL after it started and before this is `oom`.

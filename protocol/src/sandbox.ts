@@ -3,6 +3,7 @@ import { sandboxIdSchema, snapshotIdSchema, templateNameSchema, tenantSchema } f
 import { DEFAULT_TEMPLATE, LIMITS } from "./limits.ts";
 import { networkSchema, shownNetworkSchema } from "./network-policy.ts";
 import { SANDBOX_STATES } from "./states.ts";
+import { workloadSchema } from "./workload.ts";
 
 const noNul = (text: string): boolean => !text.includes("\0");
 
@@ -103,23 +104,36 @@ export const createSandboxSchema = z.strictObject({
     .describe(
       `Wall-clock deadline counted from create. Default ${LIMITS.defaultTtlSeconds}; of a persistent one null, none.`,
     ),
-  on_expire: onExpireSchema.default("destroy"),
+  on_expire: onExpireSchema.optional().describe("Default `destroy`."),
   idle_timeout_seconds: idleTimeoutSecondsSchema
     .nullable()
     .optional()
     .describe(
       `Time without owner activity until \`on_idle\`. Default null, none; of a persistent one ${LIMITS.defaultIdleTimeoutSeconds}.`,
     ),
-  on_idle: onIdleSchema.default("hibernate"),
+  on_idle: onIdleSchema.optional().describe("Default `hibernate`."),
   retention_seconds: retentionSecondsSchema
     .nullable()
-    .default(null)
-    .describe("How long a hibernated one is kept; null for ever."),
+    .optional()
+    .describe("How long a hibernated one is kept; default null, for ever."),
   auto_wake: z.boolean().default(true).describe("Whether work asked of it wakes it."),
   persistent: z
     .boolean()
+    .optional()
+    .describe("Lives until its owner destroys it, asleep when idle. Needs a tenant. Default false."),
+  lifecycle: z
+    .literal("auto")
+    .optional()
+    .describe(
+      "Shape, clocks and what they do are as `POST /v1/advise` would have them for the workload, but for what is set here; the answer's `advice` tells what was chosen and why.",
+    ),
+  workload: workloadSchema
+    .optional()
+    .describe("What is known of what it is for. Untrusted code in a persistent sandbox takes `accept_risk`."),
+  accept_risk: z
+    .boolean()
     .default(false)
-    .describe("Lives until its owner destroys it, asleep when idle. Needs a tenant."),
+    .describe("Keeps untrusted code in a persistent sandbox: what it leaves behind meets every later use."),
   from_snapshot: snapshotIdSchema.optional().describe("Starts from this snapshot of the same tenant."),
   name: nameSchema.optional(),
   tenant: tenantSchema.optional(),
@@ -159,7 +173,7 @@ export type CreateSandboxRequest = z.output<typeof createSandboxSchema>;
 export const openSessionSchema = z.strictObject({
   ...createSandboxSchema.shape,
   key: z.string().min(1).max(256).refine(isPlainText, PLAIN_TEXT),
-  persistent: z.boolean().default(true),
+  persistent: z.boolean().optional().describe('Default true; with `lifecycle: "auto"` as advised.'),
 });
 export type OpenSessionRequest = z.output<typeof openSessionSchema>;
 

@@ -10,6 +10,7 @@ from ._request import UNSET, Unset
 from ._upload_body import UploadContent
 from ._version import VERSION as __version__
 from .accounts import Account, Accounts, TenantUsage
+from .advice import Advice, AdviceStep, TakenAdvice
 from .api_keys import ApiKey, ApiKeys
 from .background_command import BackgroundCommand
 from .client import Torpor
@@ -55,6 +56,8 @@ from .webhooks import Webhook, Webhooks
 __all__ = [
     "Account",
     "Accounts",
+    "Advice",
+    "AdviceStep",
     "ApiKey",
     "ApiKeys",
     "Attestation",
@@ -108,6 +111,7 @@ __all__ = [
     "Snapshots",
     "StateInventory",
     "Survival",
+    "TakenAdvice",
     "Template",
     "TemplateBuild",
     "Templates",

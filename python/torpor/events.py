@@ -34,7 +34,8 @@ _TOLERANCE_SECONDS = 300
 class SandboxEvent:
     #: Unique; a later event has a larger number in it.
     id: str
-    #: `sandbox.` and the state it entered, or `sandbox.updated`: its clocks or its shape changed.
+    #: `sandbox.` and the state it entered; `sandbox.updated`: its clocks or its shape changed; `sandbox.idle_awake`: awake
+    #: for long without being used, with what that costs in `changes`.
     type: str
     at: datetime
     sandbox_id: str

@@ -7,12 +7,13 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Type, Union
 
 from ._create_request import CREATE_SECONDS, MaybeSeconds, create_body, create_sandbox
 from ._error_answers import error_from_fields
-from ._request import UNSET, QueryValue, Request, invalid, path_segment
+from ._request import UNSET, QueryValue, Request, invalid, json_fields, path_segment
 from ._answered_list import answered_list
 from ._sandbox_execution import SandboxExecution
 from ._sandbox_ports import SandboxPorts
 from ._sandbox_lifecycle import LONG_SECONDS, OnExpire, OnIdle, SandboxLifecycle
 from ._transport import Transport
+from .advice import Advice, TakenAdvice, advice, taken_advice
 from .client import Torpor, transport_of
 from .errors import TorporError
 from .filesystem import SandboxFilesystem
@@ -39,6 +40,57 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         self.filesystem = SandboxFilesystem(transport, f"{self._path}/fs")
         #: Whether the call that gave this object made the sandbox; None when it does not say (`get`, `list`).
         self.is_new = is_new
+        #: What was advised when it was made with `lifecycle="auto"`; None otherwise.
+        self.advice: Optional[TakenAdvice] = taken_advice(wire.get("advice"))
+
+    @classmethod
+    def advise(
+        cls,
+        *,
+        survives: Union[bool, Sequence[str], None] = None,
+        untrusted: Optional[bool] = None,
+        interactive: Optional[bool] = None,
+        single_tenant: Optional[bool] = None,
+        idle_gap_seconds: Optional[float] = None,
+        setup_seconds: Optional[float] = None,
+        memory_mb: Optional[int] = None,
+        uses_per_day: Optional[float] = None,
+        use_seconds: Optional[float] = None,
+        sandbox_id: Optional[str] = None,
+        template: Optional[str] = None,
+        call_timeout_seconds: Optional[float] = None,
+        client: Optional[Torpor] = None,
+        url: Optional[str] = None,
+        api_key: Optional[str] = None,
+    ) -> Advice:
+        """Which shape a workload should have, why, and what each alternative costs a day. Makes nothing.
+
+        What is left out is unknown. `survives`: whether anything must survive between uses, or which kinds of state.
+        `untrusted`: whether you do not trust the code. `interactive`: whether somebody waits. `single_tenant`: whether it
+        would only ever hold one tenant's data. `idle_gap_seconds`: from one use to the next. `setup_seconds`: to make a
+        fresh one useful. `use_seconds`: how long one use takes, default 60. `sandbox_id`: one of yours, whose measured
+        facts count. `template`: default `code-interpreter`.
+
+        Raises InvalidRequestError naming the argument, NotFoundError `sandbox_not_found`.
+        """
+        transport = transport_of(client, url, api_key)
+        given = {
+            "survives": survives if survives is None or isinstance(survives, bool) else list(survives),
+            "untrusted": untrusted,
+            "interactive": interactive,
+            "single_tenant": single_tenant,
+            "idle_gap_seconds": idle_gap_seconds,
+            "setup_seconds": setup_seconds,
+            "memory_mb": memory_mb,
+            "uses_per_day": uses_per_day,
+            "use_seconds": use_seconds,
+            "sandbox_id": sandbox_id,
+            "template": template,
+        }
+        request = Request(
+            "POST", "/v1/advise", json_body=json_fields(given), call_timeout_seconds=call_timeout_seconds
+        )
+        return advice(transport.json(request))
 
     @classmethod
     def create(
@@ -62,6 +114,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         retention_seconds: MaybeSeconds = UNSET,
         auto_wake: Optional[bool] = None,
         from_snapshot: Optional[str] = None,
+        lifecycle: Optional[str] = None,
+        workload: Optional[Mapping[str, Any]] = None,
+        accept_risk: Optional[bool] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
         client: Optional[Torpor] = None,
@@ -80,7 +135,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         `idle_timeout_seconds`: without owner activity until `on_idle`; default none, 300 when
         persistent. `on_idle`: default `hibernate`. `on_expire`: default `destroy`. `retention_seconds`: how long a
         hibernation image is kept; default for good. `auto_wake`: whether work wakes it; default True. `from_snapshot`:
-        id of the snapshot to restore instead of a template. Of the three clocks None means no limit.
+        id of the snapshot to restore instead of a template. Of the three clocks None means no limit. `lifecycle="auto"`:
+        shape and clocks are as `advise` has them for `workload` (its arguments, as a mapping), but for what is given here;
+        `sandbox.advice` tells. `accept_risk`: keeps code that the workload calls untrusted in a persistent sandbox.
 
         `idempotency_key`: the same key and arguments within 24 hours give the same sandbox. `call_timeout_seconds`:
         default 120; a create that ran out of it, or was interrupted, is undone.
@@ -105,6 +162,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
             "on_expire": on_expire,
             "auto_wake": auto_wake,
             "from_snapshot": from_snapshot,
+            "lifecycle": lifecycle,
+            "workload": None if workload is None else dict(workload),
+            "accept_risk": accept_risk,
         }
         body = create_body(
             given,
@@ -138,6 +198,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         retention_seconds: MaybeSeconds = UNSET,
         auto_wake: Optional[bool] = None,
         from_snapshot: Optional[str] = None,
+        lifecycle: Optional[str] = None,
+        workload: Optional[Mapping[str, Any]] = None,
+        accept_risk: Optional[bool] = None,
         idempotency_key: Optional[str] = None,
         call_timeout_seconds: Optional[float] = None,
         client: Optional[Torpor] = None,
@@ -168,6 +231,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
             "on_expire": on_expire,
             "auto_wake": auto_wake,
             "from_snapshot": from_snapshot,
+            "lifecycle": lifecycle,
+            "workload": None if workload is None else dict(workload),
+            "accept_risk": accept_risk,
         }
         body = create_body(
             given,
@@ -184,7 +250,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         )
         answer = transport.json(request)
         wire = answer.get("sandbox")
-        return cls(transport, wire if isinstance(wire, dict) else {}, is_new=answer.get("created") is True)
+        made = cls(transport, wire if isinstance(wire, dict) else {}, is_new=answer.get("created") is True)
+        made.advice = taken_advice(answer.get("advice"))
+        return made
 
     @classmethod
     def get(

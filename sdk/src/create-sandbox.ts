@@ -1,11 +1,12 @@
+import { type Workload, withWorkload } from "./advise.ts";
 import type { KeyedCallOptions } from "./call-options.ts";
 import { TimeoutError } from "./errors.ts";
 import type { Network } from "./network-policy.ts";
 import { pathSegment } from "./request-path.ts";
-import { requestJson } from "./request-json.ts";
+import { NOT_SENT, requestJson } from "./request-json.ts";
 import { newIdempotencyKey, type Transport } from "./transport.ts";
 import type { OnExpire, OnIdle } from "./sandbox-info.ts";
-import type { SandboxWire } from "./wire.ts";
+import type { CreatedSandboxWire, SandboxWire } from "./wire.ts";
 
 /** What to create. Numbers out of bounds and unknown options are refused by the server, by name. */
 export interface SandboxCreateOptions extends KeyedCallOptions {
@@ -54,23 +55,18 @@ export interface SandboxCreateOptions extends KeyedCallOptions {
   diskMb?: number | undefined;
   /** What it may reach. Default `internet`: public addresses only. `none`: nothing. */
   network?: Network | undefined;
+  /** `auto`: shape and clocks are as `Sandbox.advise` has them for the workload, but for what you set; see `sandbox.advice`. */
+  lifecycle?: "auto" | undefined;
+  /** What is known of what it is for. */
+  workload?: Workload | undefined;
+  /** Keeps code that the workload calls untrusted in a persistent sandbox; refused without. */
+  acceptRisk?: boolean | undefined;
 }
 
 /** Longest time for a create: a miss of the pool restores on the spot, milliseconds. */
 export const CREATE_TIMEOUT_MS = 120_000;
 /** Longest time for undoing an aborted create, milliseconds. */
 const UNDO_TIMEOUT_MS = 30_000;
-
-/** Options that are not sent: those of the call and of the connection. */
-export const NOT_SENT: ReadonlySet<string> = new Set([
-  "signal",
-  "timeoutMs",
-  "idempotencyKey",
-  "url",
-  "apiKey",
-  "fetch",
-  "maxRetries",
-]);
 
 /**
  * Creates a sandbox. When the call is aborted or runs out of time, whether it was made is unknown; then it is undone
@@ -79,13 +75,13 @@ export const NOT_SENT: ReadonlySet<string> = new Set([
 export async function createSandbox(
   transport: Transport,
   options: SandboxCreateOptions,
-): Promise<SandboxWire> {
+): Promise<CreatedSandboxWire> {
   options.signal?.throwIfAborted();
   const idempotencyKey = options.idempotencyKey ?? newIdempotencyKey();
-  const json = requestJson(options, NOT_SENT);
+  const json = requestJson(withWorkload(options), NOT_SENT);
   const { signal, timeoutMs = CREATE_TIMEOUT_MS } = options;
   try {
-    const answer = await transport.json<SandboxWire>({
+    const answer = await transport.json<CreatedSandboxWire>({
       method: "POST",
       path: "/v1/sandboxes",
       json,

@@ -1,8 +1,7 @@
 import type { KeyedCallOptions } from "./call-options.ts";
-import { NOT_SENT } from "./create-sandbox.ts";
 import { errorFromLine } from "./error-from-response.ts";
 import { TorporError } from "./errors.ts";
-import { requestJson } from "./request-json.ts";
+import { NOT_SENT, requestJson } from "./request-json.ts";
 import { IMAGE_TIMEOUT_MS } from "./sandbox-lifecycle.ts";
 import type { Transport } from "./transport.ts";
 import type { ForkWire, SandboxWire } from "./wire.ts";

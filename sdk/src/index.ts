@@ -9,6 +9,7 @@ export type {
   SetLimitsOptions,
   TenantUsage,
 } from "./accounts.ts";
+export type { Advice, AdviseOptions, TakenAdvice, Workload } from "./advise.ts";
 export type { ApiKey, ApiKeyCreateOptions, ApiKeyListOptions, ApiKeys } from "./api-keys.ts";
 export type { BackgroundCommand } from "./background-command.ts";
 export type { CallOptions, KeyedCallOptions } from "./call-options.ts";

@@ -1,5 +1,6 @@
-import { CREATE_TIMEOUT_MS, NOT_SENT, type SandboxCreateOptions } from "./create-sandbox.ts";
-import { requestJson } from "./request-json.ts";
+import { withWorkload } from "./advise.ts";
+import { CREATE_TIMEOUT_MS, type SandboxCreateOptions } from "./create-sandbox.ts";
+import { NOT_SENT, requestJson } from "./request-json.ts";
 import type { Transport } from "./transport.ts";
 import type { SessionWire } from "./wire.ts";
 
@@ -13,7 +14,7 @@ export interface SessionOptions extends Omit<SandboxCreateOptions, "idempotencyK
 export async function openSession(transport: Transport, options: SessionOptions): Promise<SessionWire> {
   options.signal?.throwIfAborted();
   const { signal, timeoutMs = CREATE_TIMEOUT_MS } = options;
-  const json = requestJson(options, NOT_SENT);
+  const json = requestJson(withWorkload(options), NOT_SENT);
   const path = "/v1/sessions";
   return transport.json<SessionWire>({ method: "POST", path, json, signal, timeoutMs });
 }

@@ -1,5 +1,16 @@
 import { InvalidRequestError } from "./errors.ts";
 
+/** Options that are not sent: those of the call and of the connection. */
+export const NOT_SENT: ReadonlySet<string> = new Set([
+  "signal",
+  "timeoutMs",
+  "idempotencyKey",
+  "url",
+  "apiKey",
+  "fetch",
+  "maxRetries",
+]);
+
 /** `memoryMb` -> `memory_mb`. */
 function snakeCase(name: string): string {
   return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);

@@ -1,3 +1,4 @@
+import { type Advice, adviseOn, type AdviseOptions } from "./advise.ts";
 import type { CallOptions } from "./call-options.ts";
 import { createSandbox, type SandboxCreateOptions } from "./create-sandbox.ts";
 import { openSession, type SessionOptions } from "./open-session.ts";
@@ -5,15 +6,15 @@ import { pathSegment } from "./request-path.ts";
 import type { Sandbox } from "./sandbox.ts";
 import { filterQuery, PagedList, type SandboxFilter } from "./sandbox-list.ts";
 import type { Transport } from "./transport.ts";
-import type { PageWire, SandboxWire } from "./wire.ts";
+import type { CreatedSandboxWire, PageWire, SandboxWire } from "./wire.ts";
 
 /** `client.sandboxes`. */
 export class SandboxCollection {
   readonly #transport: Transport;
-  readonly #make: (wire: SandboxWire, isNew?: boolean) => Sandbox;
+  readonly #make: (wire: CreatedSandboxWire, isNew?: boolean) => Sandbox;
 
   /** @internal */
-  constructor(transport: Transport, make: (wire: SandboxWire, isNew?: boolean) => Sandbox) {
+  constructor(transport: Transport, make: (wire: CreatedSandboxWire, isNew?: boolean) => Sandbox) {
     this.#transport = transport;
     this.#make = make;
   }
@@ -25,8 +26,13 @@ export class SandboxCollection {
 
   /** As `Sandbox.session`. */
   async session(options: SessionOptions): Promise<Sandbox> {
-    const { sandbox, created } = await openSession(this.#transport, options);
-    return this.#make(sandbox, created);
+    const { sandbox, created, advice } = await openSession(this.#transport, options);
+    return this.#make({ ...sandbox, advice }, created);
+  }
+
+  /** As `Sandbox.advise`. */
+  advise(options: AdviseOptions = {}): Promise<Advice> {
+    return adviseOn(this.#transport, options);
   }
 
   /** As `Sandbox.get`. */

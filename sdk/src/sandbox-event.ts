@@ -1,8 +1,11 @@
 import type { SandboxState } from "./sandbox-info.ts";
 import type { EventWire } from "./wire.ts";
 
-/** `sandbox.` and the state it entered, or `sandbox.updated`: its clocks or its shape changed. */
-export type EventType = `sandbox.${SandboxState}` | "sandbox.updated";
+/**
+ * `sandbox.` and the state it entered; `sandbox.updated`: its clocks or its shape changed; `sandbox.idle_awake`: awake for
+ * long without being used, with what that costs in `changes`.
+ */
+export type EventType = `sandbox.${SandboxState}` | "sandbox.updated" | "sandbox.idle_awake";
 
 /** Something that happened to a sandbox. */
 export interface SandboxEvent {

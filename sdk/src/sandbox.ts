@@ -1,3 +1,4 @@
+import { type Advice, type AdviseOptions, camelCased, type TakenAdvice } from "./advise.ts";
 import type { BackgroundCommand } from "./background-command.ts";
 import type { CallOptions } from "./call-options.ts";
 import { processEnvironment, resolveConnection, type TorporOptions } from "./connection-options.ts";
@@ -35,7 +36,7 @@ import { type Snapshot, type SnapshotOptions, takeSnapshot } from "./snapshots.t
 import type { SandboxProcess } from "./sandbox-process.ts";
 import { type TerminalOptions, type TerminalRequest, terminalRequest } from "./terminal-request.ts";
 import { Transport } from "./transport.ts";
-import type { SandboxWire } from "./wire.ts";
+import type { CreatedSandboxWire, SandboxWire } from "./wire.ts";
 
 /** The sandboxes of the server that the options, else the environment, name. */
 function sandboxesOf(options: TorporOptions): SandboxCollection {
@@ -48,6 +49,8 @@ export class Sandbox implements AsyncDisposable {
   readonly id: string;
   /** Whether the call that gave this made it: `session` finds it or makes it. Undefined from `get` and `list`. */
   readonly isNew: boolean | undefined;
+  /** What was advised when it was made with `lifecycle: "auto"`, and what of it was taken; undefined otherwise. */
+  readonly advice: TakenAdvice | undefined;
   readonly files: SandboxFiles;
   /** Notebook kernels, each with variables of its own. */
   readonly contexts: CodeContexts;
@@ -60,7 +63,7 @@ export class Sandbox implements AsyncDisposable {
   #info: SandboxInfo;
 
   /** @internal Made by `create`, `get` and `list`. */
-  constructor(transport: Transport, wire: SandboxWire, isNew?: boolean) {
+  constructor(transport: Transport, wire: CreatedSandboxWire, isNew?: boolean) {
     if (typeof wire.id !== "string") {
       throw new TorporError(
         "the server's answer is no sandbox: is it Torpor, of the same version as this client?",
@@ -71,6 +74,7 @@ export class Sandbox implements AsyncDisposable {
     }
     this.id = wire.id;
     this.isNew = isNew;
+    this.advice = wire.advice && camelCased(wire.advice);
     this.#transport = transport;
     this.#path = `/v1/sandboxes/${pathSegment("id", wire.id)}`;
     this.#info = sandboxInfoFromWire(wire);
@@ -103,6 +107,15 @@ export class Sandbox implements AsyncDisposable {
    */
   static session(options: SessionOptions & TorporOptions): Promise<Sandbox> {
     return sandboxesOf(options).session(options);
+  }
+
+  /**
+   * Which shape a workload should have, why, what each alternative costs a day, and at which gaps sleeping beats staying
+   * awake and rebuilding beats sleeping: from times measured on the server's machine, where there are any (`facts`).
+   * Makes nothing.
+   */
+  static advise(options: AdviseOptions & TorporOptions = {}): Promise<Advice> {
+    return sandboxesOf(options).advise(options);
   }
 
   /** Sandboxes, the newest first, fetched page by page as they are iterated. */

@@ -1,8 +1,7 @@
 import type { CallOptions, KeyedCallOptions } from "./call-options.ts";
-import { NOT_SENT } from "./create-sandbox.ts";
 import { NotFoundError } from "./errors.ts";
 import { pathSegment } from "./request-path.ts";
-import { requestJson } from "./request-json.ts";
+import { NOT_SENT, requestJson } from "./request-json.ts";
 import { IMAGE_TIMEOUT_MS } from "./sandbox-lifecycle.ts";
 import { PagedList } from "./sandbox-list.ts";
 import type { Transport } from "./transport.ts";

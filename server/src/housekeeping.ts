@@ -1,5 +1,6 @@
 import type { Clock, Log } from "@torpor/base";
 import { LIMITS } from "@torpor/protocol";
+import type { IdleWatch } from "./advise/idle-watch.ts";
 import type { ServerScope } from "./auth/tenant-scope.ts";
 import type { EventStore } from "./store/event-store.ts";
 import type { IdempotencyStore } from "./store/idempotency-store.ts";
@@ -28,11 +29,12 @@ export interface HousekeepingOptions {
   sessions: SessionStore;
   snapshots: Snapshots;
   idempotency: IdempotencyStore;
+  idleWatch: IdleWatch;
   clock: Clock;
   log: Log;
 }
 
-/** Forgets what is past its time: ended sandboxes after 7 days, idempotency keys after one, snapshots after their retention. */
+/** Names what is awake for nothing, and forgets what is past its time: ended sandboxes after 7 days, idempotency keys after one, snapshots after their retention. */
 export class Housekeeping {
   readonly #options: HousekeepingOptions;
   #cancel: (() => void) | undefined;
@@ -53,8 +55,8 @@ export class Housekeeping {
 
   /** One sweep. An error of the store ends it and is told; nothing is taken for gone that could not be read. */
   async sweep(): Promise<void> {
-    const { sandboxes, events, webhooks, previewUrls, sessions, snapshots, idempotency, clock, log, scope } =
-      this.#options;
+    const { sandboxes, events, webhooks, previewUrls, sessions, snapshots, idempotency } = this.#options;
+    const { idleWatch, clock, log, scope } = this.#options;
     const now = clock.now();
     try {
       const swept = {
@@ -71,6 +73,7 @@ export class Housekeeping {
         ),
         sessions: await this.#inBatches(() => sessions.purge(scope, now - SESSION_GRACE_MS, BATCH_ROWS)),
         snapshots: await snapshots.sweep(scope),
+        toldIdle: await idleWatch.sweep(scope),
       };
       if (Object.values(swept).some((count) => count > 0))
         log.info({ op: "housekeeping", outcome: "done", ...swept });

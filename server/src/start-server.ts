@@ -3,7 +3,10 @@ import type { AddressInfo, Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { getRequestListener } from "@hono/node-server";
 import { type Clock, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
-import { CodedError, randomText } from "@torpor/protocol";
+import { CodedError, DEFAULT_PRICES, randomText } from "@torpor/protocol";
+import { Advisor } from "./advise/advisor.ts";
+import { IdleWatch } from "./advise/idle-watch.ts";
+import { TimesHere } from "./advise/measured-times.ts";
 import { Authenticator } from "./auth/authenticator.ts";
 import { KeyWatch } from "./auth/key-watch.ts";
 import { ServerScope } from "./auth/tenant-scope.ts";
@@ -47,6 +50,7 @@ import { SessionStore } from "./store/session-store.ts";
 import { ServerSecretStore } from "./store/server-secret-store.ts";
 import { SnapshotStore } from "./store/snapshot-store.ts";
 import { VisitStore } from "./store/visit-store.ts";
+import { TimingStore } from "./store/timing-store.ts";
 import { WebhookStore } from "./store/webhook-store.ts";
 import { VERSION } from "./version.ts";
 import { TargetGuard } from "./webhook/target-guard.ts";
@@ -119,11 +123,18 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   let previewOrigin = new PreviewOrigin(options.previewUrl ?? "http://localhost");
   const targetGuard = new TargetGuard(options.webhooks?.allow ?? []);
   const { maxLifetimeSeconds } = options;
+  const serverScope = ServerScope.forHousekeeping();
+  const advisor = new Advisor({
+    sandboxStore,
+    times: new TimesHere(new TimingStore(database), serverScope, clock),
+    prices: async () => DEFAULT_PRICES,
+  });
   const sandboxes = new Sandboxes({
     store: sandboxStore,
     accountStore,
     snapshotStore,
     placement,
+    advisor,
     clock,
     log,
     maxLifetimeSeconds,
@@ -170,6 +181,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   });
   const deps: RouteDeps = {
     api,
+    advisor,
     sandboxes,
     snapshots,
     snapshotStore,
@@ -283,7 +295,6 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   scope.defer(() => eventFeed.close()); // its streams end first: they would not by themselves
   scope.defer(() => terminals.close());
   scope.defer(() => portProxy.close());
-  const serverScope = ServerScope.forHousekeeping();
   const housekeeping = new Housekeeping({
     scope: serverScope,
     sandboxes: sandboxStore,
@@ -293,6 +304,14 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     sessions: sessionStore,
     snapshots,
     idempotency: idempotencyStore,
+    idleWatch: new IdleWatch({
+      sandboxes: sandboxStore,
+      events: eventStore,
+      placement,
+      prices: async () => DEFAULT_PRICES,
+      clock,
+      log,
+    }),
     clock,
     log,
   });

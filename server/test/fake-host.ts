@@ -244,6 +244,7 @@ export class FakeHost {
         size_bytes: 4096,
         created_at: new Date().toISOString(),
       };
+      machine.took_ms.hibernate = this.sleepMs;
       this.#release(machine);
       emit("hibernated");
     } else if (verb === "wake" && machine.state === "hibernated") {
@@ -253,6 +254,7 @@ export class FakeHost {
       machine.attestation = { generation: machine.generation, steps: [], complete: true };
       machine.state = "running";
       machine.image = null;
+      machine.took_ms.wake = this.sleepMs;
       emit("woken");
     } else if (verb === "pause" && machine.state !== "paused") {
       if (machine.state !== "running")
@@ -345,6 +347,7 @@ export class FakeHost {
       holds: [],
       image: null,
       incarnations: [],
+      took_ms: { hibernate: null, wake: null },
       last_oom_at: null,
     };
     const from = spec.from_snapshot ?? null;

@@ -66,7 +66,7 @@ function readable(event: SandboxEvent, style: Style): string {
   const what = type.slice("sandbox.".length).padEnd(12);
   const facts = [
     reason,
-    ...(type === "sandbox.updated"
+    ...(type === "sandbox.updated" || type === "sandbox.idle_awake"
       ? Object.entries(changes).map(([name, value]) => `${name}=${String(value)}`)
       : []),
   ].filter((fact) => fact !== null);

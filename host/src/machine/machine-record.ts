@@ -68,6 +68,7 @@ export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
             created_at: new Date(entry.image.createdAt).toISOString(),
           },
     incarnations: entry.incarnations ?? [],
+    took_ms: { hibernate: entry.tookMs?.hibernate ?? null, wake: entry.tookMs?.wake ?? null },
     last_oom_at: iso(living?.lastOomAt ?? null),
   };
 }

@@ -56,6 +56,7 @@ const TAGS = [
   { name: "files", description: "Files and folders inside a sandbox." },
   { name: "ports", description: "Programs that listen inside a sandbox, for its owner and for visitors." },
   { name: "templates", description: "What sandboxes are made from." },
+  { name: "cost", description: "Which shape to pick, and what it costs." },
   { name: "accounts", description: "Who has API keys, and what each may have at most." },
   { name: "keys", description: "API keys." },
   { name: "ledger", description: "Who held what, and proof of it." },

@@ -1,5 +1,6 @@
 import { addE2bRoutes } from "../e2b/routes/add-e2b-routes.ts";
 import { addAccountRoutes } from "./account-routes.ts";
+import { addAdviseRoutes } from "./advise-routes.ts";
 import { addArchiveRoutes } from "./archive-routes.ts";
 import { addCodeRoutes } from "./code-routes.ts";
 import { addEventRoutes } from "./event-routes.ts";
@@ -43,6 +44,7 @@ export function addRoutes(deps: RouteDeps): void {
   addPortRoutes(deps); // after those of preview URLs, one of which lies below it
   addTemplateRoutes(deps);
   addAccountRoutes(deps);
+  addAdviseRoutes(deps);
   addKeyRoutes(deps);
   addLedgerRoutes(deps);
   addOperationRoutes(deps);

@@ -1,5 +1,6 @@
 import type { Clock, Log } from "@torpor/base";
 import type { ShowParts } from "../e2b/shown-e2b-sandbox.ts";
+import type { Advisor } from "../advise/advisor.ts";
 import type { EventFeed } from "../event/event-feed.ts";
 import type { KeyedExecs } from "../guest/keyed-execs.ts";
 import type { HostLink, Placement } from "../host/placement.ts";
@@ -37,6 +38,7 @@ interface RoutePlacement extends Pick<Placement, "choose" | "of"> {
 export interface RouteDeps {
   api: Api;
   sandboxes: Omit<Sandboxes, "isCreating">;
+  advisor: Pick<Advisor, "advise">;
   snapshots: Omit<Snapshots, "sweep">;
   snapshotStore: Pick<SnapshotStore, "find" | "list">;
   sessions: Sessions;

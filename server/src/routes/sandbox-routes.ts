@@ -1,5 +1,7 @@
 import {
   CodedError,
+  type CreatedSandbox,
+  createdSandboxSchema,
   createSandboxSchema,
   LIMITS,
   newSandboxId,
@@ -13,6 +15,7 @@ import {
 import { z } from "zod";
 import { type Answer, type Call, keptAnswer, routeOf } from "../http/api.ts";
 import type { KeyedRun } from "../http/idempotency.ts";
+import type { CreatePlan } from "../sandbox/create-plan.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";
@@ -66,16 +69,15 @@ export function addSandboxRoutes(deps: RouteDeps): void {
         "Answers 201 when the sandbox is usable: the first exec works. Ephemeral by default: it ends with its TTL. With `persistent: true` and a tenant it lives until its owner ends it, and sleeps when idle. A client that leaves without an Idempotency-Key leaves nothing behind; with one, the same request finds the sandbox.",
       scope: "sandbox:write",
       body: createSandboxSchema,
-      answers: { 201: { description: "The sandbox, usable", schema: sandboxSchema } },
+      answers: { 201: { description: "The sandbox, usable", schema: createdSandboxSchema } },
     },
     async (call) => {
       if (call.idempotencyKey !== undefined) return await createOnce(deps, call, shown);
       const { scope } = call.caller;
-      const record = await sandboxes.create(scope, await sandboxes.plan(scope, call.body), {
-        isAbandoned: () => call.signal.aborted,
-      });
+      const plan = await sandboxes.plan(scope, call.body);
+      const record = await sandboxes.create(scope, plan, { isAbandoned: () => call.signal.aborted });
       call.note({ sandboxId: record.id, tenant: record.tenant });
-      return { status: 201, body: shown(record) };
+      return { status: 201, body: created(shown(record), plan) };
     },
   );
 
@@ -152,15 +154,20 @@ export function addSandboxRoutes(deps: RouteDeps): void {
   );
 }
 
+/** What a create answers: with the advice that it followed, if it asked for one. */
+function created(sandbox: Sandbox, plan?: CreatePlan): CreatedSandbox {
+  return plan?.advice == null ? sandbox : { ...sandbox, advice: plan.advice };
+}
+
 async function createOnce(
   deps: RouteDeps,
   call: Call<unknown, z.output<typeof createSandboxSchema>>,
   shown: (record: SandboxRecord) => Sandbox,
 ): Promise<Answer> {
   const { scope } = call.caller;
-  const answer = (record: SandboxRecord): { status: number; body: string } => {
+  const answer = (record: SandboxRecord, plan?: CreatePlan): { status: number; body: string } => {
     call.note({ sandboxId: record.id, tenant: record.tenant });
-    return { status: 201, body: JSON.stringify(shown(record)) };
+    return { status: 201, body: JSON.stringify(created(shown(record), plan)) };
   };
   const kept = await deps.idempotency.run({
     slot: idempotencySlot(scope, routeOf(call.incoming), call.idempotencyKey ?? ""),
@@ -174,7 +181,7 @@ async function createOnce(
       const id = run.resumed ? newSandboxId() : (run.progress ?? newSandboxId());
       if (run.resumed) await run.noteProgress(id);
       const plan = await deps.sandboxes.plan(scope, call.body);
-      return answer(await deps.sandboxes.create(scope, plan, { id }));
+      return answer(await deps.sandboxes.create(scope, plan, { id }), plan);
     },
   });
   return keptAnswer(kept);

@@ -1,9 +1,13 @@
-import { openSessionSchema, sandboxSchema } from "@torpor/protocol";
+import { openSessionSchema, sandboxSchema, takenAdviceSchema } from "@torpor/protocol";
 import { z } from "zod";
 import type { RouteDeps } from "./route-deps.ts";
 import { shownSandbox } from "./shown-sandbox.ts";
 
-const openedSchema = z.object({ sandbox: sandboxSchema, created: z.boolean() });
+const openedSchema = z.object({
+  sandbox: sandboxSchema,
+  created: z.boolean(),
+  advice: takenAdviceSchema.optional(),
+});
 
 /** Get-or-create by a tenant's own key. */
 export function addSessionRoutes(deps: RouteDeps): void {
@@ -24,10 +28,17 @@ export function addSessionRoutes(deps: RouteDeps): void {
     },
     async (call) => {
       // Repeating it finds the same sandbox, so an Idempotency-Key needs no memory.
-      const { sandbox, created } = await deps.sessions.open(call.caller.scope, call.body);
+      const { sandbox, created, advice } = await deps.sessions.open(call.caller.scope, call.body);
       deps.activity.note(sandbox);
       call.note({ sandboxId: sandbox.id, tenant: sandbox.tenant, created });
-      return { status: created ? 201 : 200, body: { sandbox: shownSandbox(deps, sandbox), created } };
+      return {
+        status: created ? 201 : 200,
+        body: {
+          sandbox: shownSandbox(deps, sandbox),
+          created,
+          ...(created && advice !== null ? { advice } : {}),
+        },
+      };
     },
   );
 }

@@ -7,6 +7,7 @@ import {
   type NetworkPolicy,
   type OnExpire,
   type OnIdle,
+  type TakenAdvice,
   tenantSchema,
 } from "@torpor/protocol";
 import type { E2bSettings } from "../e2b/e2b-settings.ts";
@@ -36,6 +37,8 @@ export interface CreatePlan {
   fromSnapshot: SnapshotRecord | null;
   /** Null unless it is made through E2B's API. */
   e2b: E2bSettings | null;
+  /** With `lifecycle: "auto"`: what was advised, and what of it this plan follows. */
+  advice?: TakenAdvice | null;
 }
 
 /**
@@ -48,8 +51,9 @@ export function createPlan(
   scope: TenantScope,
   request: CreateSandboxRequest,
   snapshot: SnapshotRecord | null,
+  advice: TakenAdvice | null,
 ): CreatePlan {
-  const { persistent } = request;
+  const { persistent = false } = request;
   const named = namedTenant(scope, request);
   if (snapshot !== null && named !== null && named !== snapshot.tenant) throw snapshotNotFound(snapshot.id);
   const tenant = named ?? snapshot?.tenant ?? null;
@@ -57,6 +61,12 @@ export function createPlan(
     throw refused(
       "tenant",
       "is required for a persistent sandbox, since its data outlives the task: name whose data is inside (or set metadata.tenant_id)",
+    );
+  }
+  if (persistent && request.workload?.untrusted === true && !request.accept_risk) {
+    throw refused(
+      "accept_risk",
+      "must be true to keep untrusted code in a persistent sandbox: what it leaves behind meets every later use of it. Leave persistent out for an ephemeral one, or take the risk for this tenant",
     );
   }
   if (request.ttl_seconds === null && !persistent)
@@ -75,14 +85,14 @@ export function createPlan(
     template: request.template ?? snapshot?.template ?? DEFAULT_TEMPLATE,
     persistent,
     ttlSeconds: byShape<number | null>(request.ttl_seconds, LIMITS.defaultTtlSeconds, null),
-    onExpire: request.on_expire,
+    onExpire: request.on_expire ?? "destroy",
     idleTimeoutSeconds: byShape<number | null>(
       request.idle_timeout_seconds,
       null,
       LIMITS.defaultIdleTimeoutSeconds,
     ),
-    onIdle: request.on_idle,
-    retentionSeconds: request.retention_seconds,
+    onIdle: request.on_idle ?? "hibernate",
+    retentionSeconds: request.retention_seconds ?? null,
     autoWake: request.auto_wake,
     metadata: request.metadata,
     env: request.env,
@@ -93,6 +103,7 @@ export function createPlan(
     network: canonicalNetwork(request.network ?? snapshot?.network ?? "internet"),
     fromSnapshot: snapshot,
     e2b: null,
+    advice,
   };
 }
 

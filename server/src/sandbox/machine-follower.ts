@@ -109,12 +109,14 @@ export class MachineFollower {
     const { store } = this.#options;
     const found = differences(record, machine);
     const actor = this.#actors.get(record.id);
-    const changes = actor === undefined ? found : { ...found, actor };
+    const changes: SandboxChanges = actor === undefined ? found : { ...found, actor };
     const { state } = machine;
     // What is under way on the host is told by its end.
     if (state !== "running" && state !== "paused" && state !== "hibernated")
       return await store.note(record, changes);
     const way = stateWay(record.state, state) ?? [];
+    const took = tookMs(record, machine);
+    if (way.length > 0 && took !== null) changes.tookMs = took;
     let current: SandboxRecord | undefined = record;
     for (const [index, next] of way.entries()) {
       current = await store.advance(current, next, index === way.length - 1 ? changes : {});
@@ -122,6 +124,12 @@ export class MachineFollower {
     }
     return way.length === 0 ? await store.note(record, changes) : current;
   }
+}
+
+/** How long the move to where it stands took on its host; null for one that is not timed. */
+function tookMs(record: SandboxRecord, { state, generation, took_ms: took }: Machine): number | null {
+  if (state === "hibernated") return took.hibernate;
+  return generation > record.generation ? took.wake : null;
 }
 
 function shownImage({ image }: Machine): Sandbox["image"] {

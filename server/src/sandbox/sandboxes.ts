@@ -11,6 +11,7 @@ import {
   newSandboxId,
   type UpdateLifecycleRequest,
 } from "@torpor/protocol";
+import type { Advisor } from "../advise/advisor.ts";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { PlacedHost, Placement } from "../host/placement.ts";
 import type { AccountRecord, AccountStore } from "../store/account-store.ts";
@@ -29,6 +30,8 @@ export interface SandboxesOptions {
   accountStore: AccountStore;
   snapshotStore: SnapshotStore;
   placement: Placement;
+  /** Settles what creates with `lifecycle: "auto"` leave open. */
+  advisor: Advisor;
   clock: Clock;
   log: Log;
   /** The absolute end of every sandbox made from now on, seconds from its create, whatever its account allows; undefined for none. */
@@ -59,6 +62,7 @@ export class Sandboxes {
   readonly #snapshots: SnapshotStore;
   readonly #follower: MachineFollower;
   readonly #placement: Placement;
+  readonly #advisor: Advisor;
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #maxLifetimeSeconds: number | undefined;
@@ -77,6 +81,7 @@ export class Sandboxes {
       onEnded: (record, machine) => this.noteEnded(record, machine),
     });
     this.#placement = options.placement;
+    this.#advisor = options.advisor;
     this.#clock = options.clock;
     this.#log = options.log;
     this.#turns = new CreateTurns({
@@ -109,10 +114,14 @@ export class Sandboxes {
         "ttl_seconds",
         `is ${ttlSeconds}, but no sandbox of account ${scope.account} lives for more than ${most} s; ask for no more than that`,
       );
-    if (id === undefined) return createPlan(scope, request, null);
+    const { settled, advice } =
+      request.lifecycle === "auto"
+        ? await this.#advisor.settle(scope, request)
+        : { settled: request, advice: null };
+    if (id === undefined) return createPlan(scope, settled, null, advice);
     const snapshot = await this.#snapshots.find(scope, id, this.#clock.now());
     if (snapshot === undefined) throw snapshotNotFound(id);
-    return createPlan(scope, request, snapshot);
+    return createPlan(scope, settled, snapshot, advice);
   }
 
   /** The shorter of what the server and what the account allows, seconds; null for no end. */
@@ -162,6 +171,7 @@ export class Sandboxes {
       env: _env,
       secrets: _secrets,
       fromSnapshot: _fromSnapshot,
+      advice: _advice,
       ...columns
     } = plan;
     const ttlSeconds = planned === null || most === null ? planned : Math.min(planned, most);

@@ -1,5 +1,11 @@
 import type { Clock } from "@torpor/base";
-import { CodedError, isEnding, newSandboxId, type OpenSessionRequest } from "@torpor/protocol";
+import {
+  CodedError,
+  isEnding,
+  newSandboxId,
+  type OpenSessionRequest,
+  type TakenAdvice,
+} from "@torpor/protocol";
 import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
@@ -19,6 +25,8 @@ export interface SessionsOptions {
 export interface OpenedSession {
   sandbox: SandboxRecord;
   created: boolean;
+  /** What was advised for it; null without `lifecycle: "auto"`. */
+  advice: TakenAdvice | null;
 }
 
 /** A name that was taken this long ago for a sandbox nobody has recorded is left by a server that died: turns take less. */
@@ -44,7 +52,9 @@ export class Sessions {
    * @throws CodedError invalid_request naming `tenant` when none is; what a create or a wake throws
    */
   async open(scope: TenantScope, { key, ...request }: OpenSessionRequest): Promise<OpenedSession> {
-    const plan = await this.#options.sandboxes.plan(scope, request);
+    // What is kept under a key is meant to be found again, unless its owner or the advice says otherwise.
+    const persistent = request.persistent ?? (request.lifecycle === "auto" ? undefined : true);
+    const plan = await this.#options.sandboxes.plan(scope, { ...request, persistent });
     const isNamed =
       request.tenant !== undefined || request.metadata["tenant_id"] !== undefined || scope.tenant !== null;
     if (!isNamed)
@@ -69,7 +79,7 @@ export class Sessions {
       const row = await store.findOrClaim(name, newId, clock.now());
       if (row.sandbox_id === newId) return await this.#create(scope, name, plan, newId);
       const found = await this.#wake(scope, row);
-      if (found !== "ended" && found !== "unmade") return { sandbox: found, created: false };
+      if (found !== "ended" && found !== "unmade") return { sandbox: found, created: false, advice: null };
       if (found === "ended") {
         await store.replace(row, newId, clock.now());
         continue; // the row says who won
@@ -86,7 +96,8 @@ export class Sessions {
 
   async #create(scope: TenantScope, name: SessionName, plan: CreatePlan, id: string): Promise<OpenedSession> {
     try {
-      return { sandbox: await this.#options.sandboxes.create(scope, plan, { id }), created: true };
+      const sandbox = await this.#options.sandboxes.create(scope, plan, { id });
+      return { sandbox, created: true, advice: plan.advice ?? null };
     } catch (error) {
       await this.#options.store.release(name, id);
       throw error;

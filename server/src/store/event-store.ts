@@ -73,6 +73,23 @@ export class EventStore implements EventWriter {
     changes: SandboxChanges,
   ): Promise<void> {
     const type: EventType = from === after.state ? "sandbox.updated" : `sandbox.${after.state}`;
+    await this.#lock(transaction);
+    await this.#insert(transaction, after, type, from, wireChanges(changes));
+  }
+
+  /** On PostgreSQL numbers are taken in the order of commits too. */
+  async #lock(transaction: Transaction<Tables>): Promise<void> {
+    if (this.#kind === "postgres")
+      await sql`select pg_advisory_xact_lock(${sql.lit(APPEND_LOCK)})`.execute(transaction);
+  }
+
+  async #insert(
+    transaction: Transaction<Tables>,
+    after: SandboxRecord,
+    type: EventType,
+    from: SandboxState | null,
+    changes: Record<string, unknown>,
+  ): Promise<void> {
     const at = this.#clock.now();
     const body: Omit<SandboxEvent, "id"> = {
       type,
@@ -83,10 +100,8 @@ export class EventStore implements EventWriter {
       state: after.state,
       previous_state: from,
       reason: after.reason,
-      changes: wireChanges(changes),
+      changes,
     };
-    if (this.#kind === "postgres")
-      await sql`select pg_advisory_xact_lock(${sql.lit(APPEND_LOCK)})`.execute(transaction);
     await transaction
       .insertInto("events")
       .values({
@@ -98,6 +113,35 @@ export class EventStore implements EventWriter {
         body: JSON.stringify(body),
       })
       .execute();
+  }
+
+  /**
+   * Tells of something that moved no record, if it was not told of this sandbox since `since`.
+   *
+   * @returns whether it was told now
+   */
+  async tellOnce(
+    record: SandboxRecord,
+    type: "sandbox.idle_awake",
+    changes: Record<string, unknown>,
+    since: number,
+  ): Promise<boolean> {
+    const told = await this.#db.transaction().execute(async (transaction) => {
+      await this.#lock(transaction);
+      const before = await transaction
+        .selectFrom("events")
+        .select("seq")
+        .where("sandbox_id", "=", record.id)
+        .where("type", "=", type)
+        .where("at", ">=", since)
+        .limit(1)
+        .executeTakeFirst();
+      if (before !== undefined) return false;
+      await this.#insert(transaction, record, type, record.state, changes);
+      return true;
+    });
+    if (told) this.committed();
+    return told;
   }
 
   committed(): void {
@@ -222,5 +266,6 @@ function wireChanges(changes: SandboxChanges): Record<string, unknown> {
   if (changes.retentionSeconds !== undefined) wire["retention_seconds"] = changes.retentionSeconds;
   if (changes.autoWake !== undefined) wire["auto_wake"] = changes.autoWake;
   if (changes.network !== undefined) wire["network"] = changes.network;
+  if (changes.tookMs !== undefined) wire["took_ms"] = changes.tookMs;
   return wire;
 }

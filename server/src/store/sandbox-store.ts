@@ -18,6 +18,7 @@ import { bindingChanges, type Holdings, type ToldHoldings } from "../ledger/bind
 import { LedgerStore, type LedgerWriter } from "./ledger-store.ts";
 import { networkColumn } from "./network-column.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
+import { readableRows } from "./readable-rows.ts";
 import { requireQuota } from "./quota.ts";
 import { type SandboxRecord, toHoldings, toSandboxRecord } from "./sandbox-record.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
@@ -70,6 +71,8 @@ export interface SandboxChanges {
   actor?: string;
   /** Who asked for its end. */
   endedBy?: string;
+  /** How long the move took on its host, for its event. */
+  tookMs?: number;
 }
 
 declare const fromStore: unique symbol;
@@ -267,6 +270,19 @@ export class SandboxStore {
       }
     }
     return { records, unreadable };
+  }
+
+  /** At most `limit` sandboxes that run and have not been active since `before`, as far as is on record, the longest first. */
+  async idleSince(_scope: ServerScope, before: number, limit: number): Promise<SandboxRecord[]> {
+    const rows = await this.#db
+      .selectFrom("sandboxes")
+      .selectAll()
+      .where("state", "=", "running")
+      .where("last_activity_at", "<", before)
+      .orderBy("last_activity_at")
+      .limit(limit)
+      .execute();
+    return readableRows(rows, toSandboxRecord).items;
   }
 
   /** Whether there is any record, of whatever state, of a sandbox on that host. */

@@ -117,6 +117,7 @@ export const ROUTES: Record<string, Row> = {
   "GET /metrics": { kind: "server" },
 
   "POST /v1/sandboxes": { kind: "scoped", ok: 201, json: { template: "base" } },
+  "POST /v1/advise": { kind: "scoped", json: { survives: false } },
   "GET /v1/sandboxes": { kind: "scoped", query: "?state=all" },
   "GET /v1/sandboxes/{id}": { kind: "owned" },
   "DELETE /v1/sandboxes/{id}": { kind: "owned" },

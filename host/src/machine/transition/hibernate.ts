@@ -40,6 +40,7 @@ async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Pro
     entry.image = { id, sizeBytes: image.size_bytes, createdAt, createdMoment };
     putTtlBack = held.takeOffDoneTtl();
     entry.lastActivityAt = held.activity.lastAt;
+    entry.tookMs = { ...entry.tookMs, hibernate: held.elapsedMs(startedAt) };
     journal.commit(entry);
   } catch (error) {
     entry.image = null;

@@ -47,6 +47,7 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
     await unlock(entry, restored, incarnation, held.parts, signal);
     entry.image = null;
     held.activity.touch("wake");
+    entry.tookMs = { ...entry.tookMs, wake: held.elapsedMs(startedAt) };
     held.settle("running", { ...restored, oomKills: 0, lastOomAt: null }, "woken");
   } catch (error) {
     restored?.guest.close();
