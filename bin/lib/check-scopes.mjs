@@ -26,6 +26,7 @@ const NOMINAL = {
   SnapshotRecord: "store/snapshot-store.ts",
   WebhookRecord: "store/webhook-store.ts",
   AccountRecord: "store/account-store.ts",
+  BudgetRecord: "store/budget-store.ts",
   IdempotencySlot: "store/idempotency-store.ts",
   ReportedMachine: "host/owned-machine.ts",
 };

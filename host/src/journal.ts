@@ -8,6 +8,7 @@ import type {
   MachineState,
   ResolvedMachineSpec,
 } from "@torpor/protocol";
+import type { MachineMeter } from "./machine/meter.ts";
 
 /** A moment on the clock that does not jump, see `machine/boot-moment.ts`. */
 export interface BootMoment {
@@ -73,6 +74,8 @@ export interface MachineEntry {
   incarnations?: Incarnation[] | undefined;
   /** How long its last sleep and its last wake took. */
   tookMs?: { hibernate?: number; wake?: number } | undefined;
+  /** What it held and used; absent in a journal of an earlier version. */
+  meter?: MachineMeter | undefined;
 }
 
 interface Row {

@@ -7,6 +7,8 @@ export const ERROR_CODES = {
   permission_denied: { status: 403, retryable: false },
   /** A limit of the account or the tenant that waiting does not change; `details` name it, its value and the use. */
   quota_exceeded: { status: 403, retryable: false },
+  /** The budget of the account or the tenant is spent; `details.renews_at` says when it begins anew. */
+  budget_exhausted: { status: 402, retryable: false },
   not_found: { status: 404, retryable: false },
   sandbox_not_found: { status: 404, retryable: false },
   template_not_found: { status: 404, retryable: false },

@@ -5,12 +5,15 @@ import { SANDBOX_STATES } from "./states.ts";
 /**
  * What happens to sandboxes, as data. One event for every move of a record, of type `sandbox.<state it entered>`,
  * `sandbox.updated` when its clocks, its shape or its network policy changed, and `sandbox.idle_awake`, once in each idle
- * spell, when it has been awake for long without being used: `changes` tells since when, and what that costs.
+ * spell, when it has been awake for long without being used: `changes` tells since when, and what that costs. Budgets tell
+ * when most of one is spent, and when all is.
  */
 export const EVENT_TYPES = [
   ...SANDBOX_STATES.map((state) => `sandbox.${state}` as const),
   "sandbox.updated",
   "sandbox.idle_awake",
+  "budget.warning",
+  "budget.exhausted",
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
@@ -35,16 +38,18 @@ export const sandboxEventSchema = z.object({
   type: z.enum(EVENT_TYPES),
   /** RFC 3339, UTC. */
   at: z.string(),
-  sandbox_id: sandboxIdSchema,
-  tenant: z.string(),
-  generation: z.number().int(),
+  /** Null for a budget's. */
+  sandbox_id: sandboxIdSchema.nullable(),
+  /** Null for that of an account's budget. */
+  tenant: z.string().nullable(),
+  generation: z.number().int().nullable(),
   /** State after the event. */
-  state: z.enum(SANDBOX_STATES),
+  state: z.enum(SANDBOX_STATES).nullable(),
   /** State before it; null for the first event of a sandbox, the same as `state` when that did not change. */
   previous_state: z.enum(SANDBOX_STATES).nullable(),
   /** Why it ended or is ending; null while it lives. */
   reason: z.string().nullable(),
-  /** Fields of the sandbox that changed with it, with their new values. */
+  /** Fields of the sandbox that changed with it, with their new values; of a budget what it is and how much is spent. */
   changes: z.record(z.string(), z.unknown()),
 });
 export type SandboxEvent = z.infer<typeof sandboxEventSchema>;

@@ -27,3 +27,4 @@ export * from "./status.ts";
 export * from "./template.ts";
 export * from "./trace-csv.ts";
 export * from "./workload.ts";
+export * from "./usage.ts";

@@ -135,6 +135,44 @@ export interface Incarnation {
   released_turn: number | null;
 }
 
+/** What a machine has used, counted on its host over all its incarnations. */
+export interface MachineUse {
+  cpu_seconds: number;
+  /** The most memory that its newest incarnation held at once, the runtime's own included. */
+  memory_peak_bytes: number;
+  /** Over its network, in and out, what it exchanges with the host included. */
+  network_in_bytes: number;
+  network_out_bytes: number;
+  /** Seconds it ran though nobody asked anything of it and it computed next to nothing; counted in half minutes. */
+  idle_seconds: number;
+}
+
+export const NO_USE: MachineUse = {
+  cpu_seconds: 0,
+  memory_peak_bytes: 0,
+  network_in_bytes: 0,
+  network_out_bytes: 0,
+  idle_seconds: 0,
+};
+
+/** A change of what a machine holds: what is metered is the time between two. */
+export interface MachineMove {
+  /** Counts those of a machine from 1, without a gap. */
+  number: number;
+  /** `hibernating` and `ending`: from here on nothing of it computes for its owner. */
+  to: "running" | "paused" | "hibernating" | "hibernated" | "failed" | "ending";
+  at: string;
+  /** What it sleeps in; 0 unless it is hibernated. */
+  image_bytes: number;
+  /** What it had used by then. */
+  used: MachineUse;
+  /**
+   * It was noticed this much later, milliseconds: `at` is when the host last saw it as it was before. 0 for what the host saw
+   * happen.
+   */
+  noticed_after_ms: number;
+}
+
 export interface Machine {
   id: string;
   state: MachineState;
@@ -176,6 +214,10 @@ export interface Machine {
   incarnations: Incarnation[];
   /** How long its last sleep took to write, and its last wake to be usable; null before the first. */
   took_ms: { hibernate: number | null; wake: number | null };
+  /** What it held from when on, the newest 32 at most, oldest first. */
+  moves: MachineMove[];
+  /** As last counted, at most half a minute ago while it is awake. */
+  used: MachineUse;
   /**
    * When the kernel last ended something inside for lack of memory, as of this answer; null when it never did. A command
    * that ended by SIGKILL after it started and before this is `oom`.

@@ -42,6 +42,7 @@ _CLASS_BY_CODE: Dict[str, Type[TorporError]] = {
     "unauthenticated": AuthenticationError,
     "permission_denied": PermissionError,
     "quota_exceeded": QuotaExceededError,
+    "budget_exhausted": QuotaExceededError,
     "not_found": NotFoundError,
     "sandbox_not_found": NotFoundError,
     "template_not_found": NotFoundError,

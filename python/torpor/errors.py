@@ -129,7 +129,10 @@ class RateLimitError(TorporError):
 
 
 class QuotaExceededError(TorporError):
-    """403 `quota_exceeded`: a limit of the account or the tenant, which waiting does not change; `details` name it."""
+    """403 `quota_exceeded`: a limit of the account or the tenant, which waiting does not change; `details` name it.
+
+    402 `budget_exhausted`: its budget is spent; `details["renews_at"]` says when it begins anew.
+    """
 
 
 class CapacityError(TorporError):

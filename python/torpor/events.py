@@ -35,14 +35,17 @@ class SandboxEvent:
     #: Unique; a later event has a larger number in it.
     id: str
     #: `sandbox.` and the state it entered; `sandbox.updated`: its clocks or its shape changed; `sandbox.idle_awake`: awake
-    #: for long without being used, with what that costs in `changes`.
+    #: for long without being used, with what that costs in `changes`; `budget.warning` when most of a
+    #: budget is spent, `budget.exhausted` when all is.
     type: str
     at: datetime
-    sandbox_id: str
-    tenant: str
-    generation: int
+    #: None for a budget's, as are generation and state.
+    sandbox_id: Optional[str]
+    #: None for that of an account's budget.
+    tenant: Optional[str]
+    generation: Optional[int]
     #: State after the event.
-    state: str
+    state: Optional[str]
     #: State before it; None for the first event of a sandbox.
     previous_state: Optional[str]
     #: Why it ended or is ending; None while it lives.
@@ -149,10 +152,10 @@ def sandbox_event(wire: Mapping[str, Any]) -> SandboxEvent:
         id=wire["id"],
         type=wire["type"],
         at=required_time(wire.get("at")),
-        sandbox_id=wire["sandbox_id"],
-        tenant=wire["tenant"],
-        generation=wire["generation"],
-        state=wire["state"],
+        sandbox_id=wire.get("sandbox_id"),
+        tenant=wire.get("tenant"),
+        generation=wire.get("generation"),
+        state=wire.get("state"),
         previous_state=wire.get("previous_state"),
         reason=wire.get("reason"),
         changes=dict(wire.get("changes") or {}),

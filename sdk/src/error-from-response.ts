@@ -35,6 +35,7 @@ const CLASS_BY_CODE: Readonly<Record<string, ErrorClass>> = {
   unauthenticated: AuthenticationError,
   permission_denied: PermissionError,
   quota_exceeded: QuotaExceededError,
+  budget_exhausted: QuotaExceededError,
   not_found: NotFoundError,
   sandbox_not_found: NotFoundError,
   template_not_found: NotFoundError,

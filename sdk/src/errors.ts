@@ -116,7 +116,10 @@ export class RateLimitError extends TorporError {
   override readonly name = "RateLimitError";
 }
 
-/** 403 `quota_exceeded`: a limit of the account or the tenant, which waiting does not change; `details` name it. */
+/**
+ * 403 `quota_exceeded`: a limit of the account or the tenant, which waiting does not change; `details` name it.
+ * 402 `budget_exhausted`: its budget is spent; `details.renews_at` says when it begins anew.
+ */
 export class QuotaExceededError extends TorporError {
   override readonly name = "QuotaExceededError";
 }

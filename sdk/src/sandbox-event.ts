@@ -3,26 +3,34 @@ import type { EventWire } from "./wire.ts";
 
 /**
  * `sandbox.` and the state it entered; `sandbox.updated`: its clocks or its shape changed; `sandbox.idle_awake`: awake for
- * long without being used, with what that costs in `changes`.
+ * long without being used, with what that costs in `changes`; or that most of a budget is spent, or all of it.
  */
-export type EventType = `sandbox.${SandboxState}` | "sandbox.updated" | "sandbox.idle_awake";
+export type EventType =
+  | `sandbox.${SandboxState}`
+  | "sandbox.updated"
+  | "sandbox.idle_awake"
+  | "budget.warning"
+  | "budget.exhausted";
 
-/** Something that happened to a sandbox. */
+/** Something that happened to a sandbox, or to a budget. */
 export interface SandboxEvent {
   /** Unique; a later event has a larger number in it. */
   id: string;
   type: EventType;
   at: Date;
-  sandboxId: string;
-  tenant: string;
-  generation: number;
-  /** State after the event. */
-  state: SandboxState;
-  /** State before it; null for the first event of a sandbox. */
+  /** Null for a budget's. */
+  sandboxId: string | null;
+  /** Null for that of an account's budget. */
+  tenant: string | null;
+  /** Null for a budget's. */
+  generation: number | null;
+  /** State after the event; null for a budget's. */
+  state: SandboxState | null;
+  /** State before it; null for the first event of a sandbox, and for a budget's. */
   previousState: SandboxState | null;
   /** Why it ended or is ending; null while it lives. */
   reason: string | null;
-  /** What changed with it, as the wire names and writes it. */
+  /** What changed with it, as the wire names and writes it; of a budget `amount`, `period`, `spent` and `renews_at`. */
   changes: Record<string, unknown>;
 }
 

@@ -64,12 +64,17 @@ export interface SandboxWire {
 
 export interface EventWire {
   id: string;
-  type: `sandbox.${SandboxStateWire}` | "sandbox.updated" | "sandbox.idle_awake";
+  type:
+    | `sandbox.${SandboxStateWire}`
+    | "sandbox.updated"
+    | "sandbox.idle_awake"
+    | "budget.warning"
+    | "budget.exhausted";
   at: string;
-  sandbox_id: string;
-  tenant: string;
-  generation: number;
-  state: SandboxStateWire;
+  sandbox_id: string | null;
+  tenant: string | null;
+  generation: number | null;
+  state: SandboxStateWire | null;
   previous_state: SandboxStateWire | null;
   reason: string | null;
   changes: Record<string, unknown>;

@@ -3,7 +3,7 @@ import type { AddressInfo, Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { getRequestListener } from "@hono/node-server";
 import { type Clock, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
-import { CodedError, DEFAULT_PRICES, randomText } from "@torpor/protocol";
+import { CodedError, randomText } from "@torpor/protocol";
 import { Advisor } from "./advise/advisor.ts";
 import { IdleWatch } from "./advise/idle-watch.ts";
 import { TimesHere } from "./advise/measured-times.ts";
@@ -44,6 +44,10 @@ import { LedgerStore } from "./store/ledger-store.ts";
 import { KeyStore } from "./store/key-store.ts";
 import type { Database } from "./store/open-database.ts";
 import { PreviewUrlStore } from "./store/preview-url-store.ts";
+import { BudgetStore } from "./store/budget-store.ts";
+import { PriceStore } from "./store/price-store.ts";
+import { UsageStore } from "./store/usage-store.ts";
+import { BudgetWatch } from "./usage/budget-watch.ts";
 import { serialId } from "./serial-id.ts";
 import { SandboxStore } from "./store/sandbox-store.ts";
 import { SessionStore } from "./store/session-store.ts";
@@ -79,6 +83,8 @@ export interface StartServerOptions {
     /** Seconds from one try to the next, for tests. */
     retryAfterSeconds?: readonly number[];
   };
+  /** Between two looks at budgets, for tests. */
+  budgets?: { everyMs?: number };
   /** Timings of the host watch, for tests. */
   watch?: { newbornGraceMs?: number; reconcileEveryMs?: number; pollMs?: number };
 }
@@ -110,24 +116,27 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const eventStore = new EventStore(database, clock, () => eventFeed.wake());
   if (database.kind === "postgres") eventFeed.watchShared(eventStore);
   const ledgerStore = new LedgerStore(database, clock);
-  const sandboxStore = new SandboxStore(database, eventStore, ledgerStore);
+  const sandboxStore = new SandboxStore(database, eventStore, ledgerStore, clock);
   const accountStore = new AccountStore(database);
   const keyStore = new KeyStore(database);
   const idempotencyStore = new IdempotencyStore(database);
-  const snapshotStore = new SnapshotStore(database, ledgerStore);
+  const snapshotStore = new SnapshotStore(database, ledgerStore, clock);
   const sessionStore = new SessionStore(database);
   const webhookStore = new WebhookStore(database);
   const previewUrlStore = new PreviewUrlStore(database);
+  const usageStore = new UsageStore(database);
+  const budgetStore = new BudgetStore(database);
   const portProxy = new PortProxy();
   const e2bTokens = new E2bTokens(await new ServerSecretStore(database).secret("e2b"));
   let previewOrigin = new PreviewOrigin(options.previewUrl ?? "http://localhost");
   const targetGuard = new TargetGuard(options.webhooks?.allow ?? []);
   const { maxLifetimeSeconds } = options;
   const serverScope = ServerScope.forHousekeeping();
+  const priceStore = new PriceStore(database);
   const advisor = new Advisor({
     sandboxStore,
     times: new TimesHere(new TimingStore(database), serverScope, clock),
-    prices: async () => DEFAULT_PRICES,
+    prices: (scope) => priceStore.own(scope),
   });
   const sandboxes = new Sandboxes({
     store: sandboxStore,
@@ -138,6 +147,18 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     clock,
     log,
     maxLifetimeSeconds,
+  });
+  const budgetWatch = new BudgetWatch({
+    scope: serverScope,
+    budgets: budgetStore,
+    usage: usageStore,
+    prices: priceStore,
+    events: eventStore,
+    store: sandboxStore,
+    sandboxes,
+    clock,
+    log,
+    ...options.budgets,
   });
   const snapshots = new Snapshots({ store: snapshotStore, sandboxes, placement, clock, log });
   const activity = new ActivityLog(sandboxStore, clock, log);
@@ -194,6 +215,10 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     webhookStore,
     targetGuard,
     previewUrlStore,
+    usageStore,
+    priceStore,
+    budgetStore,
+    budgetWatch,
     previewOrigin: () => previewOrigin,
     e2b: () => ({ tokens: e2bTokens, domain: options.e2bDomain ?? null }),
     portProxy,
@@ -308,7 +333,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
       sandboxes: sandboxStore,
       events: eventStore,
       placement,
-      prices: async () => DEFAULT_PRICES,
+      prices: async (account) => (await priceStore.all(serverScope))(account),
       clock,
       log,
     }),
@@ -330,6 +355,8 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
       : { retryAfterSeconds: options.webhooks.retryAfterSeconds }),
   });
   dispatcher.start();
+  budgetWatch.start();
+  scope.defer(() => budgetWatch.close());
   scope.defer(() => dispatcher.close());
   watch.start();
   scope.defer(() => watch.close());

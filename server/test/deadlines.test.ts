@@ -71,7 +71,7 @@ test("200 that end by themselves are on record and told of, under load", async (
   const dueAt = new Map((await records()).map(({ id, expiresAt }) => [id, expiresAt ?? 0]));
   expectOnTime(
     "until their event",
-    reader.events.map(({ at, sandbox_id: id }) => Date.parse(at) - (dueAt.get(id) ?? 0)),
+    reader.events.map(({ at, sandbox_id: id }) => Date.parse(at) - (dueAt.get(id ?? "") ?? 0)),
     TOLD_MS,
   );
   expect(new Set(reader.events.map(({ reason }) => reason))).toEqual(new Set(["ttl_expired"]));

@@ -11,9 +11,11 @@ import {
   type HostEvent,
   type Incarnation,
   type Machine,
+  type MachineMove,
   type MachineSnapshot,
   type MachineSpec,
   type MachineUpdate,
+  NO_USE,
   PORT_HEADERS,
   randomText,
   type Template,
@@ -192,6 +194,7 @@ export class FakeHost {
     if (entry === undefined || entry.machine.state === "ended") return;
     const failed = entry.machine.state === "failed"; // why it failed is why it has ended
     entry.machine.state = "ended";
+    this.#hold(entry.machine, "ending");
     this.#release(entry.machine);
     if (!failed) Object.assign(entry.machine, { reason, message, ended_at: new Date().toISOString() });
     entry.guest.close();
@@ -203,6 +206,7 @@ export class FakeHost {
     const entry = this.machines.get(id);
     if (entry === undefined) return;
     Object.assign(entry.machine, { state: "failed", reason, ended_at: new Date().toISOString() });
+    this.#hold(entry.machine, "failed");
     entry.guest.close();
     if (!silent) this.#emit("failed", entry.machine);
   }
@@ -237,6 +241,7 @@ export class FakeHost {
         details: { reason: machine.reason },
       });
     if (verb === "hibernate" && machine.state !== "hibernated") {
+      this.#hold(machine, "hibernating");
       await new Promise((resolve) => setTimeout(resolve, this.sleepMs));
       machine.state = "hibernated";
       machine.image = {
@@ -245,6 +250,7 @@ export class FakeHost {
         created_at: new Date().toISOString(),
       };
       machine.took_ms.hibernate = this.sleepMs;
+      this.#hold(machine, "hibernated");
       this.#release(machine);
       emit("hibernated");
     } else if (verb === "wake" && machine.state === "hibernated") {
@@ -255,14 +261,17 @@ export class FakeHost {
       machine.state = "running";
       machine.image = null;
       machine.took_ms.wake = this.sleepMs;
+      this.#hold(machine, "running");
       emit("woken");
     } else if (verb === "pause" && machine.state !== "paused") {
       if (machine.state !== "running")
         throw new CodedError("wrong_state", `sandbox ${machine.id} is ${machine.state}`);
       machine.state = "paused";
+      this.#hold(machine, "paused");
       emit("paused");
     } else if ((verb === "resume" || verb === "wake") && machine.state === "paused") {
       machine.state = "running";
+      this.#hold(machine, "running");
       emit("resumed");
     } else if (verb === "resume" && machine.state !== "running")
       throw new CodedError("wrong_state", `sandbox ${machine.id} is ${machine.state}`);
@@ -348,14 +357,32 @@ export class FakeHost {
       image: null,
       incarnations: [],
       took_ms: { hibernate: null, wake: null },
+      moves: [],
+      used: { ...NO_USE },
       last_oom_at: null,
     };
     const from = spec.from_snapshot ?? null;
     this.#bind(machine, from === null ? "pool" : "snapshot", from);
     this.machines.set(id, { machine, guest: new FakeGuest({ ...spec.env, ...spec.secrets }), spec });
     this.#armDeadline(machine);
+    this.#hold(machine, "running");
     this.#emit("started", machine);
     return machine;
+  }
+
+  /** Notes what a machine holds from now on. */
+  #hold(machine: Machine, to: MachineMove["to"]): void {
+    const before = machine.moves.at(-1);
+    if (before?.to === to) return;
+    const move: MachineMove = {
+      number: (before?.number ?? 0) + 1,
+      to,
+      at: new Date().toISOString(),
+      image_bytes: to === "hibernated" ? (machine.image?.size_bytes ?? 0) : 0,
+      used: { ...machine.used },
+      noticed_after_ms: 0,
+    };
+    machine.moves = [...machine.moves, move].slice(-32);
   }
 
   /** A physical machine at the first free address, which a host gives out again as soon as it is free. */

@@ -5,6 +5,7 @@ import fc from "fast-check";
 import { afterAll, expect, test } from "vitest";
 import { canTransition, type SandboxEvent } from "@torpor/protocol";
 import { TenantScope } from "../src/auth/tenant-scope.ts";
+import { UsageStore } from "../src/store/usage-store.ts";
 import { type Round, rounds, run, Told } from "./model/lifecycle-model.ts";
 import { MortalWorld } from "./model/mortal-world.ts";
 import { auditOf } from "./ledger-world.ts";
@@ -167,6 +168,7 @@ async function check(
     if (deadline?.disturbed === false && record.state !== "destroyed" && at !== deadline.at)
       throw new Error(`a client was told that ${id} ends at ${deadline.at}; it ends at ${at}`);
   }
+  await checkMeter(world);
   for (const id of told.ended)
     if (states.get(id) !== "destroyed")
       throw new Error(`a client was told that ${id} had ended: ${states.get(id)}`);
@@ -176,14 +178,14 @@ async function check(
   const log = await eventStore.read(everything, { after: 0, limit: 100_000 });
   const last = new Map<string, SandboxEvent>();
   for (const { event } of log) {
-    const before = last.get(event.sandbox_id)?.state ?? null;
+    const { sandbox_id: id, state } = event;
+    if (id === null || state === null) throw new Error(`${event.id} is of no sandbox`);
+    const before = last.get(id)?.state ?? null;
     if (event.previous_state !== before)
-      throw new Error(
-        `${event.id} says that ${event.sandbox_id} was ${event.previous_state}; it was ${before}`,
-      );
-    const isMove = before === null || event.type === "sandbox.updated" || canTransition(before, event.state);
+      throw new Error(`${event.id} says that ${id} was ${event.previous_state}; it was ${before}`);
+    const isMove = before === null || event.type === "sandbox.updated" || canTransition(before, state);
     if (!isMove) throw new Error(`${event.id}: no way leads from ${before} to ${event.state}`);
-    last.set(event.sandbox_id, event);
+    last.set(id, event);
   }
   for (const [id, state] of states)
     if (last.get(id)?.state !== state)
@@ -200,4 +202,38 @@ async function check(
     await new Promise((resolve) => setTimeout(resolve, 5));
   const ids = [...followed, ...rest.events].map(({ id }) => id);
   expect(ids).toEqual(log.map(({ event }) => event.id));
+}
+
+/** The meter tiles each sandbox's life, and says the same of it as its host. */
+async function checkMeter(world: MortalWorld): Promise<void> {
+  const { sandboxStore, database } = world.server;
+  const usageStore = new UsageStore(database);
+  const page = await sandboxStore.list(everything, { states: [], metadata: {}, limit: 10_000 });
+  for (const { id, state, createdAt, endedAt } of page.items) {
+    const intervals = await usageStore.intervals(everything, id);
+    let at = createdAt;
+    for (const [index, { number, from, to, state: held }] of intervals.entries()) {
+      if (number !== index + 1) throw new Error(`interval ${index + 1} of ${id} has number ${number}`);
+      if (Date.parse(from) !== at)
+        throw new Error(`interval ${number} of ${id} begins at ${from}, not at ${at}`);
+      if (to === null && (index !== intervals.length - 1 || held !== state))
+        throw new Error(`interval ${number} of ${id}, ${held}, goes on though it is ${state}`);
+      at = to === null ? Number.POSITIVE_INFINITY : Date.parse(to);
+    }
+    if (state === "destroyed" && at < (endedAt ?? 0) - 1)
+      throw new Error(`the meter of ${id} ends at ${at}, before its end at ${endedAt}`);
+    if (state !== "destroyed" && at !== Number.POSITIVE_INFINITY)
+      throw new Error(`the meter of ${id} ends at ${at}, though it is ${state}`);
+    const moves = world.host.machines.get(id)?.machine.moves ?? [];
+    for (const interval of intervals) {
+      if (interval.state !== "running" && interval.state !== "hibernated") continue;
+      const move = moves.find(({ at: moved, to }) => to === interval.state && moved === interval.from);
+      if (move === undefined) throw new Error(`${id} was not ${interval.state} from ${interval.from} on`);
+      const next = moves[moves.indexOf(move) + 1];
+      if (interval.to !== null && next !== undefined && Date.parse(interval.to) > Date.parse(next.at))
+        throw new Error(
+          `${id} is counted as ${interval.state} until ${interval.to}; it was until ${next.at}`,
+        );
+    }
+  }
 }

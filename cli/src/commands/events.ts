@@ -62,13 +62,13 @@ export function eventTypesOf(text: string | undefined): EventType[] | undefined 
 }
 
 function readable(event: SandboxEvent, style: Style): string {
-  const { at, sandboxId, type, reason, changes, id } = event;
-  const what = type.slice("sandbox.".length).padEnd(12);
+  const { at, sandboxId, tenant, type, reason, changes, id } = event;
+  const what = type.replace(/^sandbox\./, "").padEnd(12);
   const facts = [
     reason,
-    ...(type === "sandbox.updated" || type === "sandbox.idle_awake"
+    ...(type === "sandbox.updated" || type === "sandbox.idle_awake" || type.startsWith("budget.")
       ? Object.entries(changes).map(([name, value]) => `${name}=${String(value)}`)
       : []),
   ].filter((fact) => fact !== null);
-  return `${style.dim(at.toISOString())} ${sandboxId} ${what} ${facts.join(" ")} ${style.dim(id)}`.trimEnd();
+  return `${style.dim(at.toISOString())} ${sandboxId ?? tenant ?? "account"} ${what} ${facts.join(" ")} ${style.dim(id)}`.trimEnd();
 }

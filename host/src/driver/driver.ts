@@ -29,6 +29,12 @@ export interface MachinePlace {
   diskMib: number;
 }
 
+/** What went over a machine's network, as the machine sees it. */
+export interface Traffic {
+  inBytes: number;
+  outBytes: number;
+}
+
 /** A machine that has been started, as it is written to the journal. */
 export interface MachineHandle {
   place: MachinePlace;
@@ -109,4 +115,6 @@ export interface Driver {
   /** Whether a machine from the journal still runs. */
   adopt(machine: MachineHandle): boolean;
   stats(machine: MachineHandle): CgroupUsage;
+  /** Bytes over its network since it was made; zeros once its process is gone. */
+  traffic(machine: MachineHandle): Traffic;
 }

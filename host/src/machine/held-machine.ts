@@ -29,6 +29,8 @@ import { wake } from "./transition/wake.ts";
 
 /** After a sleep by the clock that failed. */
 const SLEEP_RETRY_MS = 30_000;
+/** Between two counts of what it used. */
+const METER_EVERY_MS = 30_000;
 
 /**
  * One machine of this host, from its creation to its end. Whoever comes while something is under way waits for it, or
@@ -247,6 +249,7 @@ export class HeldMachine {
       this.#state.phase = { name: "failing", done: stopProcesses(this.#state, phase.slot) };
     } else if (phase.name === "running" || phase.name === "paused") {
       this.#state.noteOom(phase.live);
+      this.#meterAtTimes(phase.live);
       const { handle } = phase.live;
       const hasDied = !driver.adopt(handle) || (phase.name === "paused" && isDoomed(handle.process));
       if (hasDied) void this.#failCrashed(phase.live);
@@ -256,6 +259,14 @@ export class HeldMachine {
       if (!driver.adopt(phase.live.handle)) void this.#failCrashed(phase.live);
     }
     this.#watchAgent();
+  }
+
+  /** So that of what it used a `kill -9` of the host loses no more than half a minute. */
+  #meterAtTimes(live: Live): void {
+    const { clock, journal } = this.#state.parts;
+    if (Math.abs(clock.now() - (this.entry.meter?.at ?? 0)) < METER_EVERY_MS) return;
+    this.#state.meter(live);
+    journal.note(this.entry);
   }
 
   #watchAgent(): void {

@@ -6,6 +6,7 @@ import { type ClockedMachine, hasTtlOnWake, MachineClocks } from "./machine-cloc
 import type { MachineParts } from "./machine-parts.ts";
 import { releaseIncarnation } from "./incarnations.ts";
 import { endedError, toMachine } from "./machine-record.ts";
+import { readMeter } from "./meter.ts";
 import type { Destination, Live, Phase } from "./phase.ts";
 
 /**
@@ -61,6 +62,7 @@ export class HeldState {
   /** Commits that the machine runs or is paused, and arms its clocks. @throws when it cannot be written; nothing is changed then */
   settle(state: "running" | "paused", live: Live, event: HostEvent["type"]): void {
     const before = this.entry.state;
+    this.meter(live);
     Object.assign(this.entry, { state, lastActivityAt: this.activity.lastAt });
     try {
       this.parts.journal.commit(this.entry);
@@ -188,6 +190,11 @@ export class HeldState {
   noteOom(live: Live): void {
     const { oomKills } = this.parts.driver.stats(live.handle);
     if (oomKills > live.oomKills) Object.assign(live, { oomKills, lastOomAt: this.parts.clock.now() });
+  }
+
+  /** Counts what it has used since it was last counted. */
+  meter({ handle }: Live): void {
+    readMeter(this.entry, handle, this.parts.driver, this.activity, this.parts.clock.now());
   }
 
   /** Milliseconds since a moment on the monotonic clock, for the log. */

@@ -2,6 +2,7 @@ import type { Clock, Log } from "@torpor/base";
 import type { BrokenEntry, Journal, MachineEntry } from "../journal.ts";
 import type { EventFeed } from "./event-feed.ts";
 import { toMachine } from "./machine-record.ts";
+import { noteMove } from "./meter.ts";
 
 /** From an end to the moment at which nothing of its environment is left in the journal's log, at most. */
 const SETTLE_AFTER_MS = 2_000;
@@ -50,7 +51,14 @@ export class MachineJournal {
 
   /** Durable against `kill -9` when this returns. @throws when it cannot be written */
   commit(entry: MachineEntry): void {
-    this.#journal.put(entry);
+    const { meter } = entry;
+    noteMove(entry, this.#clock.now());
+    try {
+      this.#journal.put(entry);
+    } catch (error) {
+      entry.meter = meter;
+      throw error;
+    }
     this.#behind.delete(entry.id);
   }
 
@@ -73,6 +81,7 @@ export class MachineJournal {
   /** The machine has ended: written and told of, now or by a later {@link MachineJournal.catchUp}. */
   end(entry: MachineEntry): void {
     this.#behind.delete(entry.id);
+    noteMove(entry, this.#clock.now());
     this.#unwritten.set(entry.id, entry);
     this.catchUp();
   }

@@ -1,4 +1,4 @@
-import { CodedError, type Machine } from "@torpor/protocol";
+import { CodedError, type Machine, NO_USE } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
 import type { Activity } from "./activity.ts";
 
@@ -69,6 +69,8 @@ export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
           },
     incarnations: entry.incarnations ?? [],
     took_ms: { hibernate: entry.tookMs?.hibernate ?? null, wake: entry.tookMs?.wake ?? null },
+    moves: entry.meter?.moves ?? [],
+    used: entry.meter?.used ?? NO_USE,
     last_oom_at: iso(living?.lastOomAt ?? null),
   };
 }

@@ -8,6 +8,7 @@ import type {
   MachineLimits,
   MachinePlace,
   MachineRoot,
+  Traffic,
 } from "../../src/driver/driver.ts";
 import { FakeGuest, type InitBehaviour } from "./fake-guest.ts";
 
@@ -20,6 +21,7 @@ export interface FakeMachine {
   limits: MachineLimits;
   oomKills: number;
   cpuMs: number;
+  traffic: Traffic;
   /** What it remembers: goes into an image and comes back out of it. */
   memory: string;
 }
@@ -41,6 +43,8 @@ export const IMAGE_FILE = "pages.img";
 
 /** Runs no machines but keeps the books a runtime would, and a guest agent on a loopback address for each. */
 export class FakeDriver implements Driver {
+  /** What a machine has used before it is anybody's, milliseconds. */
+  bootCpuMs = 0;
   readonly info: DriverInfo = {
     name: "gvisor",
     version: "fake",
@@ -115,7 +119,8 @@ export class FakeDriver implements Driver {
       alive: true,
       limits,
       oomKills: 0,
-      cpuMs: 0,
+      cpuMs: this.bootCpuMs,
+      traffic: { inBytes: 0, outBytes: 0 },
       memory: "",
     });
     return handle;
@@ -213,6 +218,10 @@ export class FakeDriver implements Driver {
       memoryPeakBytes: 0,
       oomKills: this.machines.get(place.slot)?.oomKills ?? 0,
     };
+  }
+
+  traffic({ place }: MachineHandle): Traffic {
+    return this.machines.get(place.slot)?.traffic ?? { inBytes: 0, outBytes: 0 };
   }
 
   async #step(step: DriverStep, signal?: AbortSignal): Promise<void> {

@@ -21,6 +21,7 @@ import { addSnapshotRoutes } from "./snapshot-routes.ts";
 import { addStateRoutes } from "./state-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 import { addTemplateRoutes } from "./template-routes.ts";
+import { addUsageRoutes } from "./usage-routes.ts";
 import { addWebhookRoutes } from "./webhook-routes.ts";
 import { addSandboxRoutes } from "./sandbox-routes.ts";
 
@@ -47,6 +48,7 @@ export function addRoutes(deps: RouteDeps): void {
   addAdviseRoutes(deps);
   addKeyRoutes(deps);
   addLedgerRoutes(deps);
+  addUsageRoutes(deps);
   addOperationRoutes(deps);
   addReferenceRoutes(deps);
   addE2bRoutes(deps);

@@ -19,6 +19,10 @@ import type { AuditStore } from "../store/audit-store.ts";
 import type { DenialLog } from "../ledger/denial-log.ts";
 import type { CheckpointKey } from "../ledger/checkpoint-key.ts";
 import type { LedgerStore } from "../store/ledger-store.ts";
+import type { BudgetStore } from "../store/budget-store.ts";
+import type { PriceStore } from "../store/price-store.ts";
+import type { UsageStore } from "../store/usage-store.ts";
+import type { BudgetWatch } from "../usage/budget-watch.ts";
 import type { EventStore } from "../store/event-store.ts";
 import type { PreviewUrlStore } from "../store/preview-url-store.ts";
 import type { SnapshotStore } from "../store/snapshot-store.ts";
@@ -37,7 +41,7 @@ interface RoutePlacement extends Pick<Placement, "choose" | "of"> {
  */
 export interface RouteDeps {
   api: Api;
-  sandboxes: Omit<Sandboxes, "isCreating">;
+  sandboxes: Omit<Sandboxes, "isCreating" | "sleepForBudget">;
   advisor: Pick<Advisor, "advise">;
   snapshots: Omit<Snapshots, "sweep">;
   snapshotStore: Pick<SnapshotStore, "find" | "list">;
@@ -50,6 +54,10 @@ export interface RouteDeps {
   denials: DenialLog;
   checkpointKey: CheckpointKey;
   accountStore: AccountStore;
+  usageStore: Pick<UsageStore, "sums" | "intervals">;
+  priceStore: PriceStore;
+  budgetStore: Pick<BudgetStore, "set" | "remove" | "list">;
+  budgetWatch: Pick<BudgetWatch, "look">;
   keyStore: Pick<KeyStore, "issue" | "find" | "list" | "listOf" | "revoke">;
   webhookStore: Pick<
     WebhookStore,

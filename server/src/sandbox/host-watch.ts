@@ -197,6 +197,7 @@ export class HostWatch {
       return await this.#settleWithoutMachines(host, records);
     for (const record of records)
       await this.#unlessRefused(record.id, () => this.#settle(host, record, machines.get(record.id)));
+    await this.#noteSeen(host, records, machines);
     const known = new Set([...records, ...unreadable].map(({ id }) => id));
     if (machines.size > 0 && known.size === 0 && !(await store.knowsHost(host.scope))) {
       // A store that has never heard of this host is the wrong or a lost one: what runs there is somebody's all the same.
@@ -211,6 +212,23 @@ export class HostWatch {
         await this.#unlessRefused(machine.id, () => this.#removeOrphan(host, machine));
       }
     }
+  }
+
+  /** Of what goes on as it was; what has moved was followed, with what it used. */
+  async #noteSeen(
+    host: LinkedHost,
+    records: readonly SandboxRecord[],
+    machines: ReadonlyMap<string, Machine>,
+  ): Promise<void> {
+    const { store, clock } = this.#options;
+    const seen = records.flatMap((record) => {
+      const machine = machines.get(record.id);
+      const isAwake = record.state === "running" || record.state === "paused";
+      return machine !== undefined && isAwake && machine.state === record.state
+        ? [{ record, used: machine.used }]
+        : [];
+    });
+    await store.noteSeen(host.scope, seen, clock.now());
   }
 
   /**

@@ -3,6 +3,7 @@ import type { Placement } from "../host/placement.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { SandboxChanges, SandboxStore } from "../store/sandbox-store.ts";
 import { tellsNews, toldHoldings } from "../ledger/binding-changes.ts";
+import { tellsMoves, toldUse } from "../usage/metered.ts";
 import { stateWay } from "./state-way.ts";
 
 export interface MachineFollowerOptions {
@@ -155,5 +156,6 @@ export function differences(record: SandboxRecord, machine: Machine): SandboxCha
   if (machine.image?.created_at !== record.image?.created_at) changes.image = shownImage(machine);
   const told = toldHoldings(machine);
   if (tellsNews(record.holdings, told)) changes.told = told;
+  if (tellsMoves(record.metered, machine)) changes.use = toldUse(machine);
   return changes;
 }

@@ -23,6 +23,7 @@ import { type CreatePlan, createPlan, refused, snapshotNotFound } from "./create
 import { CreateTurns } from "./create-turns.ts";
 import { MachineFollower } from "./machine-follower.ts";
 import { toldHoldings } from "../ledger/binding-changes.ts";
+import { toldUse } from "../usage/metered.ts";
 import { sandboxEnded, sandboxNotFound } from "./sandbox-errors.ts";
 
 export interface SandboxesOptions {
@@ -247,6 +248,7 @@ export class Sandboxes {
     await this.#follower.settleAddress(record, machine);
     return await this.#store.advance(record, "running", {
       told: toldHoldings(machine),
+      use: toldUse(machine),
       actor: record.createdBy ?? "system:reconcile",
       driver: machine.driver,
       attestation: machine.attestation,
@@ -326,6 +328,15 @@ export class Sandboxes {
     if (record.state !== "hibernated" || !record.autoWake) return;
     await this.#follower.inNameOf("system:preview", record.id, async () => {
       await this.#wake(record, host);
+      await this.#follower.follow(record);
+    });
+  }
+
+  /** Puts it to sleep since its owner's budget is spent. @throws CodedError what the host refused */
+  async sleepForBudget(record: SandboxRecord): Promise<void> {
+    const host = await this.#placement.of(record.host);
+    await this.#follower.inNameOf("system:budget", record.id, async () => {
+      await host.client.moveMachine(record, "hibernate");
       await this.#follower.follow(record);
     });
   }
@@ -415,7 +426,7 @@ export class Sandboxes {
     while (current.state !== "destroyed") {
       const ended = await this.#store.advance(current, "destroyed", {
         endedAt,
-        ...(machine === undefined ? {} : { told: toldHoldings(machine) }),
+        ...(machine === undefined ? {} : { told: toldHoldings(machine), use: toldUse(machine) }),
         ...(reason === null ? {} : { reason }),
       });
       current = ended ?? (await this.#reload(current));
@@ -439,7 +450,7 @@ export class Sandboxes {
       const moved =
         current.state === "hibernated"
           ? await this.#store.advance(current, "waking", {})
-          : await this.#store.advance(current, "failed", { reason, endedAt });
+          : await this.#store.advance(current, "failed", { reason, endedAt, use: toldUse(machine) });
       current = moved ?? (await this.#reload(current));
     }
     return current;
@@ -450,7 +461,8 @@ export class Sandboxes {
     let current = record;
     while (current.state !== "destroyed") {
       if (current.state === "destroying") return await this.#recordEnd(current, machine);
-      const moved = await this.#store.advance(current, "destroying", { reason });
+      const use = machine === undefined ? "lost" : toldUse(machine);
+      const moved = await this.#store.advance(current, "destroying", { reason, use });
       current = moved ?? (await this.#reload(current));
     }
     return current;

@@ -13,7 +13,7 @@ import type { OperatorScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { quotasOf, quotaUsage } from "./quota.ts";
-import { parseJsonColumn } from "./sandbox-record.ts";
+import { parseJsonColumn } from "./json-column.ts";
 import type { AccountTable, Tables } from "./schema.ts";
 
 declare const fromStore: unique symbol;

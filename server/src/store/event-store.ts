@@ -9,6 +9,7 @@ import {
   type SandboxState,
 } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
+import { type BudgetRecord, markBudget } from "./budget-store.ts";
 import type { Database } from "./open-database.ts";
 import type { SandboxRecord } from "./sandbox-record.ts";
 import type { SandboxChanges } from "./sandbox-store.ts";
@@ -102,17 +103,8 @@ export class EventStore implements EventWriter {
       reason: after.reason,
       changes,
     };
-    await transaction
-      .insertInto("events")
-      .values({
-        account: after.account,
-        tenant: after.tenant,
-        sandbox_id: after.id,
-        type,
-        at,
-        body: JSON.stringify(body),
-      })
-      .execute();
+    const { account, tenant, id } = after;
+    await this.#write(transaction, { account, tenant, sandbox_id: id, type, at, body });
   }
 
   /**
@@ -146,6 +138,61 @@ export class EventStore implements EventWriter {
 
   committed(): void {
     this.#onCommitted();
+  }
+
+  /**
+   * Notes how far a budget is, and tells of it in the same transaction.
+   *
+   * @param type none when there is nothing new to tell. @returns false when the budget is not as the caller saw it any more
+   */
+  async tellOfBudget(
+    budget: BudgetRecord,
+    to: { warnedAt: number | null; exhaustedUntil: number | null },
+    type: "budget.warning" | "budget.exhausted" | undefined,
+    { spent, renewsAt }: { spent: number; renewsAt: number },
+  ): Promise<boolean> {
+    const { account, tenant, amount, period } = budget;
+    const at = this.#clock.now();
+    const isMarked = await this.#db.transaction().execute(async (transaction) => {
+      if (!(await markBudget(transaction, budget, to))) return false;
+      if (type === undefined) return true;
+      await this.#lock(transaction);
+      const body: Omit<SandboxEvent, "id"> = {
+        type,
+        at: new Date(at).toISOString(),
+        sandbox_id: null,
+        tenant,
+        generation: null,
+        state: null,
+        previous_state: null,
+        reason: null,
+        changes: { amount, period, spent, renews_at: new Date(renewsAt).toISOString() },
+      };
+      await this.#write(transaction, { account, tenant: tenant ?? "", sandbox_id: "", type, at, body });
+      return true;
+    });
+    if (isMarked && type !== undefined) this.#onCommitted();
+    return isMarked;
+  }
+
+  async #write(
+    transaction: Transaction<Tables>,
+    {
+      body,
+      ...columns
+    }: {
+      account: string;
+      tenant: string;
+      sandbox_id: string;
+      type: EventType;
+      at: number;
+      body: Omit<SandboxEvent, "id">;
+    },
+  ): Promise<void> {
+    await transaction
+      .insertInto("events")
+      .values({ ...columns, body: JSON.stringify(body) })
+      .execute();
   }
 
   /** Number of the newest event; 0 before the first. */

@@ -3,7 +3,7 @@ import type { ApiKey, Scope } from "@torpor/protocol";
 import { OperatorScope, type TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { type ReadableRows, readableRows } from "./readable-rows.ts";
-import { parseJsonColumn } from "./sandbox-record.ts";
+import { parseJsonColumn } from "./json-column.ts";
 import type { KeyTable, Tables } from "./schema.ts";
 
 export interface KeyRecord {

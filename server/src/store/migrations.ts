@@ -1,5 +1,6 @@
 import { type Kysely, type Migration, type MigrationProvider, sql } from "kysely";
 import { ledgerMigration } from "./ledger-migration.ts";
+import { usageMigration } from "./usage-migration.ts";
 
 /** Column types that differ between the two databases. */
 export interface ColumnTypes {
@@ -296,6 +297,7 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
           .execute();
       },
     },
+    "0009_usage": usageMigration(types),
   };
 }
 

@@ -1,7 +1,7 @@
 import { type Kysely, sql, type Transaction } from "kysely";
 import { CodedError, type QuotaLimits, quotaLimitsSchema, type QuotaUsage } from "@torpor/protocol";
 import type { Database } from "./open-database.ts";
-import { parseJsonColumn } from "./sandbox-record.ts";
+import { parseJsonColumn } from "./json-column.ts";
 import type { Tables } from "./schema.ts";
 
 /** Whose limits: an account's, or those of one of its tenants. */

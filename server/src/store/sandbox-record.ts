@@ -11,7 +11,10 @@ import {
 } from "@torpor/protocol";
 import { type E2bSettings, e2bSettingsSchema } from "../e2b/e2b-settings.ts";
 import type { Holdings } from "../ledger/binding-changes.ts";
+import type { Metered } from "../usage/metered.ts";
+import { parseJsonColumn } from "./json-column.ts";
 import { readNetworkColumn } from "./network-column.ts";
+import { readMeterColumns } from "./usage-column.ts";
 import type { SandboxTable } from "./schema.ts";
 
 declare const fromStore: unique symbol;
@@ -52,16 +55,12 @@ export interface SandboxRecord {
   /** The absolute end, whatever its clocks say; null for none. */
   readonly maxLifetimeAt: number | null;
   readonly holdings: Holdings;
+  readonly metered: Metered;
   /** Who made it, and who asked for its end; null when that is not known. */
   readonly createdBy: string | null;
   readonly endedBy: string | null;
   /** Null of one that was not made through E2B's API. */
   readonly e2b: E2bSettings | null;
-}
-
-/** JSON column to value: SQLite gives text, PostgreSQL the parsed value. */
-export function parseJsonColumn(value: unknown): unknown {
-  return typeof value === "string" ? JSON.parse(value) : value;
 }
 
 /**
@@ -117,6 +116,7 @@ function readSandboxRow(row: Selectable<SandboxTable>): SandboxRecord {
     endedAt: row.ended_at,
     maxLifetimeAt: row.max_lifetime_at,
     holdings: toHoldings(row),
+    metered: readMeterColumns(row),
     createdBy: row.created_by,
     endedBy: row.ended_by,
     e2b: row.e2b === null ? null : e2bSettingsSchema.parse(parseJsonColumn(row.e2b)),

@@ -3,6 +3,7 @@ import {
   type Attestation,
   canTransition,
   isEnding,
+  type MachineUse,
   type NetworkPolicy,
   type OnExpire,
   type OnIdle,
@@ -10,6 +11,7 @@ import {
   SANDBOX_STATES,
   type SandboxState,
 } from "@torpor/protocol";
+import { type Clock, systemClock } from "@torpor/base";
 import type { HostScope, ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { E2bSettings } from "../e2b/e2b-settings.ts";
 import type { Database } from "./open-database.ts";
@@ -19,9 +21,12 @@ import { LedgerStore, type LedgerWriter } from "./ledger-store.ts";
 import { networkColumn } from "./network-column.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { readableRows } from "./readable-rows.ts";
+import { requireBudget } from "./budget-store.ts";
 import { requireQuota } from "./quota.ts";
 import { type SandboxRecord, toHoldings, toSandboxRecord } from "./sandbox-record.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
+import { intervalRow, meterColumns } from "./usage-column.ts";
+import { meterChanges, newMetered, type ToldUse } from "../usage/metered.ts";
 
 export interface NewSandbox {
   id: string;
@@ -67,6 +72,8 @@ export interface SandboxChanges {
   endedAt?: number;
   /** What the host says that the sandbox holds: entries of the ledger where it differs from what is on record. */
   told?: ToldHoldings;
+  /** What its host tells of what it held and used: intervals of its meter where that is more than is on record. */
+  use?: ToldUse;
   /** Who asked for this: id of a key, or `system:` and what of ours. Default: the host. */
   actor?: string;
   /** Who asked for its end. */
@@ -106,6 +113,7 @@ export class SandboxStore {
   readonly #kind: Database["kind"];
   readonly #events: EventWriter;
   readonly #ledger: LedgerWriter;
+  readonly #clock: Clock;
 
   /**
    * @param events told of every move, in the transaction of the move
@@ -115,7 +123,9 @@ export class SandboxStore {
     database: Database,
     events: EventWriter = new EventStore(database),
     ledger: LedgerWriter = new LedgerStore(database),
+    clock: Clock = systemClock,
   ) {
+    this.#clock = clock;
     this.#db = database.db;
     this.#kind = database.kind;
     this.#events = events;
@@ -161,6 +171,7 @@ export class SandboxStore {
       created_by: scope.keyId,
       ended_by: null,
       e2b: sandbox.e2b == null ? null : JSON.stringify(sandbox.e2b),
+      ...meterColumns(newMetered(sandbox.createdAt)),
     };
     if (scope.tenant !== null && scope.tenant !== sandbox.tenant) {
       throw new Error(
@@ -170,6 +181,7 @@ export class SandboxStore {
     const record = toSandboxRecord({ ...row, reason: null } as Parameters<typeof toSandboxRecord>[0]);
     await this.#db.transaction().execute(async (transaction) => {
       const { cpu, memoryMb, diskMb, persistent: image } = sandbox;
+      await requireBudget(transaction, record, "create", sandbox.createdAt);
       const demand = { what: "create", cpu, memoryMb, diskMb, image } as const;
       await requireQuota(transaction, this.#kind, record, demand, sandbox.createdAt);
       await transaction.insertInto("sandboxes").values(row).execute();
@@ -285,6 +297,41 @@ export class SandboxStore {
     return readableRows(rows, toSandboxRecord).items;
   }
 
+  /** Every sandbox of an account, or of one of its tenants, that holds memory. */
+  async awakeOf(_scope: ServerScope, account: string, tenant: string | null): Promise<SandboxRecord[]> {
+    let query = this.#db
+      .selectFrom("sandboxes")
+      .selectAll()
+      .where("account", "=", account)
+      .where("state", "in", ["running", "paused"]);
+    if (tenant !== null) query = query.where("tenant", "=", tenant);
+    return readableRows(await query.execute(), toSandboxRecord).items;
+  }
+
+  /**
+   * Records what its host tells of sandboxes that go on as they were: until then they are counted, should nobody ever hear
+   * of their end.
+   */
+  async noteSeen(
+    _scope: HostScope,
+    seen: readonly { record: SandboxRecord; used: MachineUse }[],
+    at: number,
+  ): Promise<void> {
+    if (seen.length === 0) return;
+    await this.#db.transaction().execute(async (transaction) => {
+      for (const { record, used } of seen) {
+        const { metered_use } = meterColumns({ ...record.metered, used, seenAt: at });
+        await transaction
+          .updateTable("sandboxes")
+          .set({ metered_use })
+          .where("id", "=", record.id)
+          .where("metered_intervals", "=", record.metered.intervals)
+          .where("metered_move", "=", record.metered.move)
+          .execute();
+      }
+    });
+  }
+
   /** Whether there is any record, of whatever state, of a sandbox on that host. */
   async knowsHost(scope: HostScope): Promise<boolean> {
     const row = await this.#db
@@ -348,7 +395,8 @@ export class SandboxStore {
    */
   async note(record: SandboxRecord, changes: SandboxChanges): Promise<SandboxRecord | undefined> {
     const set = columnsOf(changes);
-    const isNothing = Object.keys(set).length === 0 && changes.told === undefined;
+    const isNothing =
+      Object.keys(set).length === 0 && changes.told === undefined && changes.use === undefined;
     return isNothing ? record : await this.#update(record, set, changes);
   }
 
@@ -361,9 +409,10 @@ export class SandboxStore {
     const { cpu, memoryMb, diskMb } = record;
     const demand = { what: "wake", cpu, memoryMb, diskMb, image: false } as const;
     try {
-      const moved = await this.#update(record, { state: "waking" }, {}, (transaction) =>
-        requireQuota(transaction, this.#kind, record, demand, now),
-      );
+      const moved = await this.#update(record, { state: "waking" }, {}, async (transaction) => {
+        await requireBudget(transaction, record, "wake", now);
+        return await requireQuota(transaction, this.#kind, record, demand, now);
+      });
       return moved ?? record;
     } catch (error) {
       // What it is one too many beside may be itself: another was first to wake it, whom this one joins.
@@ -431,6 +480,8 @@ export class SandboxStore {
         reason: isEnding(state) ? (changes.reason ?? record.reason) : null,
       },
     );
+    const at = changes.endedAt ?? this.#clock.now();
+    const { metered, closed } = meterChanges(record.metered, changes.use, state, at);
     const moved = await this.#db.transaction().execute(async (transaction) => {
       if (!(await isWanted(transaction))) return undefined;
       const row = await transaction
@@ -438,12 +489,15 @@ export class SandboxStore {
         .set({
           ...set,
           ...holdingColumns(after),
+          ...(metered === record.metered ? {} : meterColumns(metered)),
         })
         .where("id", "=", record.id)
         .where("account", "=", record.account)
         .where("state", "=", record.state)
         .where("generation", "=", record.generation)
         .where("incarnation", "=", holdings.incarnation)
+        .where("metered_intervals", "=", record.metered.intervals)
+        .where("metered_move", "=", record.metered.move)
         .where((where) =>
           where.and([
             where("machine_id", holdings.machineId === null ? "is" : "=", holdings.machineId),
@@ -457,6 +511,11 @@ export class SandboxStore {
       // Of what the ledger alone tells there is no event.
       if (Object.keys(set).length > 0) await this.#events.append(transaction, moved, record.state, changes);
       await this.#ledger.append(transaction, drafts);
+      if (closed.length > 0)
+        await transaction
+          .insertInto("usage_intervals")
+          .values(closed.map((interval) => intervalRow(meteringOf(record), interval)))
+          .execute();
       return moved;
     });
     if (moved !== undefined) this.#events.committed();
@@ -505,6 +564,10 @@ export class SandboxStore {
   async ping(): Promise<void> {
     await sql`select 1`.execute(this.#db);
   }
+}
+
+function meteringOf({ id, account, tenant, template, cpu, memoryMb, diskMb }: SandboxRecord) {
+  return { sandbox_id: id, account, tenant, template, cpu, memory_mb: memoryMb, disk_mb: diskMb };
 }
 
 function holdingColumns({ incarnation, machineId, address, imageId }: Holdings) {

@@ -1,5 +1,5 @@
 import type { ColumnType, Generated } from "kysely";
-import type { OnExpire, OnIdle, SandboxState } from "@torpor/protocol";
+import type { BudgetPeriod, MeteredState, OnExpire, OnIdle, SandboxState } from "@torpor/protocol";
 
 /** JSON: text on SQLite, `jsonb` on PostgreSQL, where the driver gives it back parsed. */
 type JsonColumn = ColumnType<unknown, string, string>;
@@ -51,6 +51,56 @@ export interface SandboxTable {
   ended_by: string | null;
   /** What its create through E2B's API said that ours has no words for; null of all others. */
   e2b: ColumnType<unknown, string | null, string | null>;
+  /** The open interval of its meter: in which state since when, and how many were closed before it. */
+  metered_state: SandboxState;
+  metered_from: number;
+  metered_intervals: number;
+  /** Number of its host's newest move that is in. */
+  metered_move: number;
+  /** JSON: what it sleeps in and had used, see `usage-column.ts`. */
+  metered_use: JsonColumn;
+}
+
+/** Rows are only ever added. */
+export interface UsageIntervalTable {
+  /** Or the id of a snapshot. */
+  sandbox_id: string;
+  /** 1, 2, 3, ... */
+  number: number;
+  account: string;
+  tenant: string;
+  template: string;
+  state: MeteredState;
+  cpu: number;
+  memory_mb: number;
+  disk_mb: number;
+  image_bytes: number;
+  from_at: number;
+  to_at: number;
+  cpu_seconds: number;
+  memory_peak_bytes: number;
+  network_in_bytes: number;
+  network_out_bytes: number;
+  idle_seconds: number;
+  uncertain_ms: number;
+}
+
+interface PricesTable {
+  /** Empty for those of every account without its own. */
+  account: string;
+  body: JsonColumn;
+}
+
+export interface BudgetTable {
+  account: string;
+  /** Empty for the account's own. */
+  tenant: string;
+  amount: number;
+  period: BudgetPeriod;
+  /** When it was last told that most of it is spent. */
+  warned_at: number | null;
+  /** Until then nothing is made or woken; null while there is some left. */
+  exhausted_until: number | null;
 }
 
 /** What the server must know again after a restart, and every server of the same store: made once, at random. */
@@ -227,6 +277,9 @@ export interface PreviewUrlTable {
 }
 
 export interface Tables {
+  usage_intervals: UsageIntervalTable;
+  prices: PricesTable;
+  budgets: BudgetTable;
   preview_urls: PreviewUrlTable;
   ledger: LedgerTable;
   ledger_head: LedgerHeadTable;

@@ -1,5 +1,6 @@
 import type { Kysely, Selectable } from "kysely";
 import type { NetworkPolicy, Snapshot } from "@torpor/protocol";
+import { type Clock, systemClock } from "@torpor/base";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import { type LedgerDraft, LedgerStore, type LedgerWriter } from "./ledger-store.ts";
 import type { Database } from "./open-database.ts";
@@ -7,6 +8,7 @@ import { networkColumn, readNetworkColumn } from "./network-column.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { requireQuota } from "./quota.ts";
 import type { SnapshotTable, Tables } from "./schema.ts";
+import { snapshotInterval } from "./usage-store.ts";
 
 declare const fromStore: unique symbol;
 
@@ -49,9 +51,15 @@ export class SnapshotStore {
   readonly #db: Kysely<Tables>;
   readonly #kind: Database["kind"];
   readonly #ledger: LedgerWriter;
+  readonly #clock: Clock;
 
   /** @param ledger told of what is bound and released, in the transaction of that */
-  constructor(database: Database, ledger: LedgerWriter = new LedgerStore(database)) {
+  constructor(
+    database: Database,
+    ledger: LedgerWriter = new LedgerStore(database),
+    clock: Clock = systemClock,
+  ) {
+    this.#clock = clock;
     this.#db = database.db;
     this.#kind = database.kind;
     this.#ledger = ledger;
@@ -127,6 +135,7 @@ export class SnapshotStore {
 
   /** Forgets it; its bytes are gone. @param actor who asked for that */
   async remove(record: SnapshotRecord, actor: string): Promise<void> {
+    const now = this.#clock.now();
     await this.#db.transaction().execute(async (transaction) => {
       const { numDeletedRows } = await transaction
         .deleteFrom("snapshots")
@@ -136,6 +145,18 @@ export class SnapshotStore {
       if (Number(numDeletedRows) === 1)
         // another may have been first
         await this.#ledger.append(transaction, [bindingOf(record, "release", actor, "deleted")]);
+      if (
+        Number(numDeletedRows) === 1 &&
+        record.kind === "user" &&
+        record.sizeBytes > 0 &&
+        now > record.createdAt
+      )
+        await transaction
+          .insertInto("usage_intervals")
+          .values(
+            snapshotInterval({ ...record, size_bytes: record.sizeBytes, created_at: record.createdAt }, now),
+          )
+          .execute();
     });
   }
 

@@ -3,7 +3,7 @@ import type { EventType, Webhook } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { type ReadableRows, readableRows } from "./readable-rows.ts";
-import { parseJsonColumn } from "./sandbox-record.ts";
+import { parseJsonColumn } from "./json-column.ts";
 import type { Tables, WebhookTable } from "./schema.ts";
 
 declare const fromStore: unique symbol;

@@ -1,3 +1,5 @@
+import { DEFAULT_PRICES } from "@torpor/protocol";
+
 /** Who asks. Whoever should be refused for what they are not holds the scope `admin`, which stands for all but `operator`. */
 export const CALLERS = [
   /** Bound to the tenant whose things they are, with no more than the scope that is needed. */
@@ -206,6 +208,18 @@ export const ROUTES: Record<string, Row> = {
   "GET /v1/tenants/{tenant}": { kind: "share" },
 
   "GET /v1/ledger": { kind: "scoped" },
+  "GET /v1/usage": { kind: "scoped" },
+  "GET /v1/sandboxes/{id}/usage": { kind: "owned" },
+  "GET /v1/prices": { kind: "scoped" },
+  "PUT /v1/prices": { kind: "operator", json: DEFAULT_PRICES },
+  "DELETE /v1/prices": { kind: "operator", ok: 204 },
+  "PUT /v1/accounts/{account_id}/prices": { kind: "operator", json: DEFAULT_PRICES },
+  "DELETE /v1/accounts/{account_id}/prices": { kind: "operator", ok: 204 },
+  "GET /v1/budgets": { kind: "scoped" },
+  "PUT /v1/account/budget": { kind: "own account", json: { amount: 1_000_000 } },
+  "DELETE /v1/account/budget": { kind: "own account", ok: 204 },
+  "PUT /v1/tenants/{tenant}/budget": { kind: "own account", json: { amount: 1_000_000 } },
+  "DELETE /v1/tenants/{tenant}/budget": { kind: "own account", ok: 204 },
   "GET /v1/ledger/export": { kind: "operator" },
   "GET /v1/ledger/checkpoint": { kind: "operator" },
 

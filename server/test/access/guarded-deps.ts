@@ -44,6 +44,7 @@ type Neutral =
   | "denials" // hears of what was refused, and gives nothing back
   | "checkpointKey" // signs what the ledger's store gave out
   | "targetGuard"
+  | "budgetWatch" // looks at all budgets, and tells nobody but their owners
   | "metrics"
   | "e2b" // gives a domain, and tokens for records
   | "clock"

@@ -14,12 +14,14 @@ import type {
   MachineLimits,
   MachinePlace,
   MachineRoot,
+  Traffic,
 } from "../driver.ts";
 import { writeBundle } from "./bundle.ts";
 import { DiskImages } from "./disk-image.ts";
 import { mendState } from "./mend-state.ts";
 import { PrimedRestore } from "./primed-restore.ts";
 import { type Platform, type RunscBuild } from "./runsc.ts";
+import { readTraffic } from "./traffic.ts";
 
 /** Memory of sentry and gofer beside the guest's own, measured at 20-50 MiB; the rest is head room for page tables. */
 const MEMORY_OVERHEAD_MIB = 128;
@@ -272,6 +274,10 @@ export class GvisorDriver implements Driver {
 
   stats({ place }: MachineHandle): CgroupUsage {
     return this.#options.cgroups.group(String(place.slot)).usage();
+  }
+
+  traffic({ process }: MachineHandle): Traffic {
+    return readTraffic(process.pid);
   }
 
   #cgroupLimits({ cpu, memoryMib }: MachineLimits): { cpu: number; memoryMib: number; pids: number } {

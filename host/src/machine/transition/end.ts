@@ -37,6 +37,7 @@ async function takeDown(held: HeldState, reason: EndReason, message: string | nu
       : undefined;
   let deadAfterMs: number | undefined;
   held.clocks.disarm();
+  if (live !== undefined) held.meter(live);
   Object.assign(entry, { state: "ending", reason, message, lastActivityAt: held.activity.lastAt });
   journal.note(entry);
   live?.guest.close();

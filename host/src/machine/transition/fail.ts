@@ -1,6 +1,7 @@
 import type { EndReason } from "@torpor/protocol";
 import { momentOf } from "../boot-moment.ts";
 import type { HeldState } from "../held-state.ts";
+import { noteMove } from "../meter.ts";
 
 /**
  * A machine's processes have ended by themselves, or must be: ends what still runs of it and takes its network away. Its
@@ -15,15 +16,23 @@ async function fail(held: HeldState, reason: EndReason, message: string): Promis
   if (held.phase.name !== "running" && held.phase.name !== "paused") return;
   const { live } = held.phase;
   live.guest.close();
+  held.meter(live);
   await standDown(held, live.handle.place.slot, reason, message);
 }
 
 /** The same for one of an earlier host process: what its slot holds is all that is left of it. */
 export function failLeftover(held: HeldState, reason: EndReason, message: string): Promise<void> {
-  return standDown(held, held.entry.slot, reason, message);
+  // It ended while no host looked: what it held is counted until a host last saw it.
+  return standDown(held, held.entry.slot, reason, message, held.entry.meter?.at);
 }
 
-function standDown(held: HeldState, slot: number | null, reason: EndReason, message: string): Promise<void> {
+function standDown(
+  held: HeldState,
+  slot: number | null,
+  reason: EndReason,
+  message: string,
+  seenAt?: number,
+): Promise<void> {
   const { entry, parts } = held;
   const { clock, journal, log } = parts;
   const known = entry.state === "failed"; // before this host was started
@@ -38,6 +47,7 @@ function standDown(held: HeldState, slot: number | null, reason: EndReason, mess
       failedMoment: momentOf(failedAt, clock),
       lastActivityAt: held.activity.lastAt,
     });
+    noteMove(entry, failedAt, seenAt);
     journal.note(entry);
     log.warn({
       op: "machine.fail",

@@ -30,6 +30,7 @@ async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Pro
   let putTtlBack = (): void => {};
   let image: ImageManifest;
   try {
+    held.meter(live);
     entry.state = "hibernating";
     journal.commit(entry);
     await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
