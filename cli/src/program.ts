@@ -26,6 +26,7 @@ import { registerStatus } from "./commands/status.ts";
 import { registerTemplate } from "./commands/template.ts";
 import { registerTtl } from "./commands/ttl.ts";
 import { registerUp } from "./commands/up.ts";
+import { registerUsage } from "./commands/usage.ts";
 import { registerVersion } from "./commands/version.ts";
 import { registerWebhook } from "./commands/webhook.ts";
 import type { CliContext } from "./context.ts";
@@ -58,6 +59,7 @@ const REGISTRATIONS = [
   registerAccount,
   registerKey,
   registerLedger,
+  registerUsage,
   registerCompletion,
   registerVersion,
 ];

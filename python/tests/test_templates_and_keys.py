@@ -52,6 +52,40 @@ class TemplatesAndKeys(unittest.TestCase):
         )
         self.assertIs(self.client.templates.remove("base"), False)
 
+    def test_usage_is_added_up_and_budgets_are_set(self) -> None:
+        total = {"cost": 1.5, "vcpu_seconds": 3600}
+        self.server.on_json(
+            "GET",
+            "/v1/usage",
+            200,
+            {
+                "from": "2026-11-01T00:00:00.000Z",
+                "to": "2026-11-30T00:00:00.000Z",
+                "prices": {"currency": "USD"},
+                "items": [{"tenant": "acme", "day": "2026-11-02", **total}],
+                "total": total,
+            },
+        )
+        report = self.client.usage.get(group_by=["tenant", "day"], tenant="acme")
+        self.assertEqual((report.items[0]["tenant"], report.total["cost"]), ("acme", 1.5))
+        self.assertIn("group_by", str(self.server.calls[-1]))
+        budget = {
+            "tenant": "acme",
+            "amount": 10,
+            "period": "day",
+            "spent": 8.5,
+            "state": "warned",
+            "renews_at": "2026-12-01T00:00:00.000Z",
+        }
+        self.server.on_json("PUT", "/v1/tenants/acme/budget", 200, budget)
+        self.assertEqual(self.client.usage.set_budget(10, tenant="acme", period="day").state, "warned")
+        self.server.on_json("GET", "/v1/budgets", 200, {"items": [budget]})
+        self.assertEqual([each.tenant for each in self.client.usage.budgets()], ["acme"])
+        self.server.on(
+            "DELETE", "/v1/account/budget", lambda call: (call.send_response(204), call.end_headers())[1]
+        )
+        self.client.usage.remove_budget()
+
     def test_a_failed_and_a_broken_off_build_are_errors(self) -> None:
         for line, expected in (
             ({"type": "error", "code": "no_space", "message": "full"}, torpor.NoSpaceError),

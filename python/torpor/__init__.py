@@ -10,6 +10,7 @@ from ._request import UNSET, Unset
 from ._upload_body import UploadContent
 from ._version import VERSION as __version__
 from .accounts import Account, Accounts, TenantUsage
+from .usage import Budget, Usage, UsageReport
 from .advice import Advice, AdviceStep, TakenAdvice
 from .api_keys import ApiKey, ApiKeys
 from .background_command import BackgroundCommand
@@ -64,6 +65,7 @@ __all__ = [
     "AttestedStep",
     "AuthenticationError",
     "BackgroundCommand",
+    "Budget",
     "BuildProgress",
     "CapacityError",
     "CodeContext",
@@ -123,6 +125,8 @@ __all__ = [
     "UnavailableError",
     "Unset",
     "UploadContent",
+    "Usage",
+    "UsageReport",
     "Webhook",
     "Webhooks",
     "__version__",

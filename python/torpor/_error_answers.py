@@ -73,6 +73,7 @@ _CLASS_BY_CODE: Dict[str, Type[TorporError]] = {
 _CLASS_BY_STATUS: Dict[int, Type[TorporError]] = {
     400: InvalidRequestError,
     401: AuthenticationError,
+    402: QuotaExceededError,
     403: PermissionError,
     404: NotFoundError,
     405: InvalidRequestError,

@@ -10,6 +10,7 @@ from ._closing import Closing
 from ._connection_options import ResolvedConnection, resolve_connection
 from ._transport import Transport
 from .accounts import Accounts
+from .usage import Usage
 from .api_keys import ApiKeys
 from .events import EventStream
 from .errors import ConfigurationError
@@ -57,6 +58,7 @@ class Torpor(Closing):
         self.snapshots = Snapshots(self._transport)
         self.keys = ApiKeys(self._transport)
         self.accounts = Accounts(self._transport)
+        self.usage = Usage(self._transport)
         self.webhooks = Webhooks(self._transport)
 
     @property

@@ -66,6 +66,7 @@ const CLASS_BY_CODE: Readonly<Record<string, ErrorClass>> = {
 const CLASS_BY_STATUS: Readonly<Record<number, ErrorClass>> = {
   400: InvalidRequestError,
   401: AuthenticationError,
+  402: QuotaExceededError,
   403: PermissionError,
   404: NotFoundError,
   405: InvalidRequestError,

@@ -56,6 +56,18 @@ export type { ExecEnd, ExecOutcome, ExecResult } from "./exec-result.ts";
 export type { ExecEvent, ExecStream } from "./exec-stream.ts";
 export type { FileEntry } from "./file-entry.ts";
 export type { FileChange, FileWatcher } from "./file-watcher.ts";
+export type {
+  Budget,
+  Prices,
+  SetBudgetOptions,
+  Usage,
+  UsageGroup,
+  UsageInterval,
+  UsageItem,
+  UsageOptions,
+  UsageReport,
+  UsageSums,
+} from "./usage.ts";
 export type { Ledger, LedgerCheckpoint, LedgerEntry, LedgerFilter, LedgerResource } from "./ledger.ts";
 export { Sandbox } from "./sandbox.ts";
 export type { EventType, SandboxEvent } from "./sandbox-event.ts";

@@ -8,6 +8,7 @@ import { SandboxCollection } from "./sandbox-collection.ts";
 import { Snapshots } from "./snapshots.ts";
 import { Templates } from "./templates.ts";
 import { Transport } from "./transport.ts";
+import { Usage } from "./usage.ts";
 import { Webhooks } from "./webhooks.ts";
 
 /** A client of one Torpor server. It holds no connections of its own: `fetch` keeps them. */
@@ -20,6 +21,7 @@ export class Torpor {
   readonly keys: ApiKeys;
   readonly ledger: Ledger;
   readonly accounts: Accounts;
+  readonly usage: Usage;
   readonly webhooks: Webhooks;
   readonly #transport: Transport;
 
@@ -34,6 +36,7 @@ export class Torpor {
     this.keys = new ApiKeys(transport);
     this.ledger = new Ledger(transport);
     this.accounts = new Accounts(transport);
+    this.usage = new Usage(transport);
     this.webhooks = new Webhooks(transport);
   }
 

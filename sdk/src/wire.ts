@@ -130,7 +130,7 @@ interface MeasuredWire {
 
 type FactFromWire = "given" | "measured" | "assumed";
 
-interface PricesWire {
+export interface PricesWire {
   currency: string;
   vcpu_hour: number;
   memory_gib_hour: number;
@@ -412,4 +412,67 @@ export interface LedgerCheckpointWire {
   at: string;
   public_key: string;
   signature: string;
+}
+
+export interface UsageSumsWire {
+  seconds: { running: number; paused: number; hibernated: number };
+  vcpu_seconds: number;
+  memory_gib_seconds: number;
+  disk_gib_seconds: number;
+  image_gib_seconds: number;
+  cpu_seconds: number;
+  memory_peak_bytes: number;
+  network_in_bytes: number;
+  network_out_bytes: number;
+  idle_seconds: number;
+  cost: number;
+  saved_by_sleeping: number;
+  wasted_by_idling: number;
+  uncertain_seconds: number;
+}
+
+export interface UsageItemWire extends UsageSumsWire {
+  account?: string | undefined;
+  tenant?: string | undefined;
+  template?: string | undefined;
+  sandbox_id?: string | undefined;
+  day?: string | undefined;
+  state?: SandboxStateWire | "snapshot" | undefined;
+}
+
+export interface UsageWire {
+  from: string;
+  to: string;
+  prices: PricesWire;
+  items: UsageItemWire[];
+  total: UsageSumsWire;
+}
+
+export interface UsageIntervalWire {
+  sandbox_id: string;
+  number: number;
+  tenant: string;
+  template: string;
+  state: SandboxStateWire | "snapshot";
+  cpu: number;
+  memory_mb: number;
+  disk_mb: number;
+  image_bytes: number;
+  from: string;
+  to: string | null;
+  cpu_seconds: number;
+  memory_peak_bytes: number;
+  network_in_bytes: number;
+  network_out_bytes: number;
+  idle_seconds: number;
+  uncertain_ms: number;
+}
+
+export interface BudgetWire {
+  tenant: string | null;
+  amount: number;
+  period: "day" | "month";
+  spent: number;
+  state: "ok" | "warned" | "exhausted";
+  renews_at: string;
 }
