@@ -1,5 +1,6 @@
 import { Command, Option } from "commander";
 import { registerAccount } from "./commands/account.ts";
+import { registerAdvise } from "./commands/advise.ts";
 import { registerCode } from "./commands/code.ts";
 import { registerCompletion } from "./commands/completion.ts";
 import { registerCp } from "./commands/cp.ts";
@@ -38,6 +39,7 @@ const REGISTRATIONS = [
   registerDoctor,
   registerRun,
   registerCreate,
+  registerAdvise,
   registerExec,
   registerCp,
   registerLs,

@@ -1,9 +1,9 @@
 import { Command, InvalidArgumentError } from "commander";
-import type { Network, SandboxCreateOptions } from "@torpor/sdk";
+import type { Network, SandboxCreateOptions, Workload } from "@torpor/sdk";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
-import { parseDuration } from "../terminal/duration.ts";
+import { parseDuration, parseTimeLimit } from "../terminal/duration.ts";
 import { addSecretOption } from "./secret-option.ts";
 
 /** Options of `create` and `run` that say what sandbox to make. */
@@ -28,6 +28,13 @@ export interface CreateFlags {
   network?: string;
   allow?: string[];
   deny?: string[];
+  auto?: boolean;
+  untrusted?: boolean;
+  interactive?: boolean;
+  survives?: boolean;
+  setup?: number;
+  gap?: number;
+  acceptRisk?: boolean;
 }
 
 /** Adds them to a command. */
@@ -74,6 +81,22 @@ export function addCreateOptions(command: Command): Command {
     .option("--deny <entry>", "do not reach this address, CIDR or domain; may be repeated", collectEntry);
 }
 
+/** Adds `--auto` and what of the workload it goes by. */
+export function addAutoOptions(command: Command): Command {
+  return command
+    .option(
+      "--auto",
+      "shape and clocks as 'torpor advise' has them for what follows, but for what is set here",
+    )
+    .option("--survives", "workload: something must survive between uses")
+    .option("--no-survives", "workload: nothing needs to survive")
+    .option("--interactive", "workload: somebody waits for each answer")
+    .option("--untrusted", "workload: the code is not trusted")
+    .option("--setup <time>", "workload: time to make a fresh sandbox useful", parseTimeLimit)
+    .option("--gap <time>", "workload: usual time from one use to the next", parseTimeLimit)
+    .option("--accept-risk", "keep untrusted code in a persistent sandbox");
+}
+
 /** What the flags say of a network; undefined when nothing. A word that is none is the server's to refuse. */
 export function networkOf({
   network,
@@ -111,12 +134,27 @@ export function createOptions(flags: CreateFlags): SandboxCreateOptions {
     memoryMb: flags.memory,
     diskMb: flags.disk,
     network: networkOf(flags),
+    lifecycle: flags.auto === true ? "auto" : undefined,
+    workload: workloadOf(flags),
+    acceptRisk: flags.acceptRisk,
   };
+}
+
+/** What the flags say of the workload; undefined when nothing. */
+function workloadOf({ survives, interactive, untrusted, setup, gap }: CreateFlags): Workload | undefined {
+  const workload: Workload = {
+    survives,
+    interactive,
+    untrusted,
+    setupSeconds: setup,
+    idleGapSeconds: gap,
+  };
+  return Object.values(workload).some((fact) => fact !== undefined) ? workload : undefined;
 }
 
 /** `torpor create`: a sandbox that stays until its TTL ends it, or its owner does. */
 export function registerCreate(program: Command, context: CliContext): void {
-  addCreateOptions(program.command("create"))
+  addAutoOptions(addCreateOptions(program.command("create")))
     .summary("create a sandbox")
     .description(
       "Creates a sandbox and prints its id. It is usable at once, and destroyed when its TTL ends; with --persistent it lives until 'torpor rm' and sleeps when idle.",
@@ -127,7 +165,10 @@ export function registerCreate(program: Command, context: CliContext): void {
       const startedAt = performance.now();
       const sandbox = await clientFor(invocation).sandboxes.create(createOptions(flags));
       const tookMs = Math.round(performance.now() - startedAt);
-      invocation.answer(wireForm(sandbox.info), () => sandbox.id);
+      const { advice } = sandbox;
+      invocation.answer(wireForm({ ...sandbox.info, ...(advice && { advice }) }), () => sandbox.id);
+      if (advice !== undefined && flags.quiet !== true)
+        invocation.note(`advised: ${advice.shape} (${advice.decidedBy}): ${advice.reason}`);
       if (flags.quiet !== true && context.stderr.isTTY)
         invocation.note(invocation.errorStyle.dim(`created in ${tookMs} ms`));
     });

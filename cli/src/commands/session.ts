@@ -2,11 +2,11 @@ import { Command } from "commander";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
-import { addCreateOptions, type CreateFlags, createOptions } from "./create.ts";
+import { addAutoOptions, addCreateOptions, type CreateFlags, createOptions } from "./create.ts";
 
 /** `torpor session`: a tenant's sandbox by its own key, found or made. */
 export function registerSession(program: Command, context: CliContext): void {
-  addCreateOptions(program.command("session"))
+  addAutoOptions(addCreateOptions(program.command("session")))
     .summary("get a tenant's sandbox by a key of your own, or make it")
     .description(
       "Prints the id of the sandbox that this tenant has under this key, awake; makes it when there is none that lives. It is persistent unless --no-persistent says otherwise.",

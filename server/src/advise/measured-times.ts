@@ -5,10 +5,10 @@ import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { TimedMove, TimingStore } from "../store/timing-store.ts";
 
 /**
- * What holds until something was seen: medians of the bench on a machine with two cores and no virtualisation, template
- * `code-interpreter`, a create from the pool.
+ * What holds until something was seen: medians on a machine with two cores, other work beside and no virtualisation, of the
+ * template `code-interpreter` with a kernel that waits (docs/CHOOSING.md).
  */
-const DOCUMENTED = { create: 0.03, hibernate: 0.5, wake: 0.5, imageBytes: 120 * 1024 * 1024 };
+const DOCUMENTED = { create: 0.05, hibernate: 0.5, wake: 0.4, imageBytes: 80 * 1024 * 1024 };
 
 /** A median of more tells no more, and one of the newest follows what changes. */
 const SAMPLES = 50;
