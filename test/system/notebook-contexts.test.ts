@@ -66,7 +66,7 @@ describe("contexts", () => {
       "/contexts",
       { language: "cobol" },
       400,
-      "Language 'cobol' has no kernel in this template. There are: python, bash.",
+      "Language 'cobol' has no kernel in this template. There are: python, javascript, bash.",
     ],
     [
       "a folder that is not there",

@@ -42,6 +42,8 @@ interface Visit {
 /** What of the agent is for owners: its other paths are the host's. */
 const AGENT_PATHS =
   /^\/(?:health|metrics|envs|files(?:\/compose)?|process\.Process\/\w+|filesystem\.Filesystem\/\w+)$/;
+/** Of the code interpreter; running code needs the sandbox's token. */
+const CONTEXT_PATHS = /^\/contexts(?:\/|$)/;
 /** What lets a request in is not for programs inside to see. */
 const WITHHELD = new Set([
   "e2b-sandbox-id",
@@ -182,7 +184,11 @@ export class E2bIngress {
   #requireEntry(incoming: IncomingMessage, { port }: VisitTarget, sandbox: SandboxRecord): void {
     const { tokens, clock } = this.#options;
     const { headers, method, url = "/" } = incoming;
-    if (port !== GUEST_PORT && port !== CODE_PORT) {
+    const [pathname = "/"] = url.split("?", 1);
+    // E2B's client brings no token with its calls for contexts: those are as open as the owner's own ports.
+    const isOfContexts =
+      port === CODE_PORT && CONTEXT_PATHS.test(pathname) && headers["x-access-token"] === undefined;
+    if (isOfContexts || (port !== GUEST_PORT && port !== CODE_PORT)) {
       if (sandbox.e2b === null)
         throw new CodedError(
           "permission_denied",
@@ -192,7 +198,6 @@ export class E2bIngress {
         throw new CodedError("permission_denied", "the e2b-traffic-access-token is missing or wrong");
       return;
     }
-    const [pathname = "/"] = url.split("?", 1);
     if (port === GUEST_PORT && !AGENT_PATHS.test(pathname))
       throw new CodedError("not_found", `${pathname.slice(0, 100)} is no path of the sandbox's agent`);
     if (port === GUEST_PORT && pathname === "/health" && method === "GET") return;

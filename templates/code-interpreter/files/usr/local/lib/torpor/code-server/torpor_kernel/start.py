@@ -26,6 +26,11 @@ def main() -> None:
 
         KernelApp.kernel_class = BashKernel
         on_restore = BashKernel.on_restore
+    elif language == "javascript":
+        from torpor_kernel.node_kernel import NodeKernel
+
+        KernelApp.kernel_class = NodeKernel
+        on_restore = NodeKernel.on_restore
     else:
         from torpor_kernel.python_kernel import PythonKernel
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from torpor_notebook.context import Context
 from torpor_notebook.limits import CONTEXTS_MAX
 
-LANGUAGES = {"python": "python", "python3": "python", "bash": "bash"}
+# E2B runs TypeScript with its JavaScript kernel too: without types, that is.
+LANGUAGES = {"python": "python", "python3": "python", "bash": "bash", "javascript": "javascript", "js": "javascript", "typescript": "javascript", "ts": "javascript"}
 
 
 class BadRequest(Exception):
@@ -96,5 +97,5 @@ def language_named(name: str | None) -> str:
     """Raises BadRequest for languages there is no kernel for."""
     language = LANGUAGES.get((name or "python").lower())
     if language is None:
-        raise BadRequest(f"Language {name!r} has no kernel in this template. There are: python, bash.")
+        raise BadRequest(f"Language {name!r} has no kernel in this template. There are: python, javascript, bash.")
     return language
