@@ -68,6 +68,21 @@ describe("a stateful sandbox through the API", () => {
     expect(after).toMatchObject({ failed: null, connection: before.connection, server: before.server });
   });
 
+  test("advice counts with what creates, sleeps and wakes took on this machine", async () => {
+    const { facts, breakEven } = await Sandbox.advise({
+      interactive: true,
+      setupSeconds: 30,
+      ...connection(),
+    });
+    for (const name of ["createSeconds", "hibernateSeconds", "wakeSeconds", "imageBytes"] as const) {
+      expect(facts[name]).toMatchObject({ measured: true, source: "template" });
+      expect(facts[name].value).toBeGreaterThan(0);
+    }
+    expect(breakEven.sleepBeatsAwakeSeconds).toBeGreaterThanOrEqual(
+      facts.hibernateSeconds.value + facts.wakeSeconds.value,
+    );
+  });
+
   test("what a hibernation will end is foretold by name: a connection to the outside, and nothing else", async () => {
     const internet = await FakeInternet.open();
     try {
