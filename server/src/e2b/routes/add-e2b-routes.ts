@@ -1,6 +1,9 @@
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import { addE2bLifecycleRoutes } from "./lifecycle-routes.ts";
 import { addE2bListRoutes } from "./list-routes.ts";
+import { addE2bLookRoutes } from "./look-routes.ts";
+import { addE2bMissingRoutes } from "./missing-routes.ts";
+import { addE2bNetworkRoutes } from "./network-routes.ts";
 import { addE2bSnapshotRoutes } from "./snapshot-routes.ts";
 import { addE2bSandboxRoutes } from "./sandbox-routes.ts";
 
@@ -10,4 +13,7 @@ export function addE2bRoutes(deps: RouteDeps): void {
   addE2bListRoutes(deps);
   addE2bLifecycleRoutes(deps);
   addE2bSnapshotRoutes(deps);
+  addE2bNetworkRoutes(deps);
+  addE2bLookRoutes(deps);
+  addE2bMissingRoutes(deps);
 }

@@ -1,6 +1,5 @@
 import { SANDBOX_STATES, type SandboxState } from "@torpor/protocol";
 import { z } from "zod";
-import { refused } from "../../sandbox/create-plan.ts";
 
 /** `limit` of E2B's lists. */
 export const e2bPageLimit = z.coerce
@@ -52,18 +51,17 @@ export const listV2Query = z.object({
   nextToken: z.string().max(512).optional(),
 });
 
-/** Reads `metadata`: pairs as in a form, each part encoded once more. @throws CodedError invalid_request */
+/** Reads `metadata`: pairs as in a form, whose names and values are encoded once more, as E2B's clients do. */
 export function metadataPairs(text: string | undefined): Record<string, string> {
-  const pairs: Record<string, string> = {};
-  for (const part of (text ?? "").split("&")) {
-    if (part === "") continue;
-    const at = part.indexOf("=");
-    try {
-      const key = decodeURIComponent(part.slice(0, at < 0 ? part.length : at));
-      pairs[key] = at < 0 ? "" : decodeURIComponent(part.slice(at + 1));
-    } catch {
-      throw refused("metadata", "is not pairs key=value joined by &, each part URL-encoded");
-    }
+  return Object.fromEntries(
+    [...new URLSearchParams(text ?? "")].map(([key, value]) => [decoded(key), decoded(value)]),
+  );
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // of a client that encodes once less
   }
-  return pairs;
 }

@@ -12,6 +12,7 @@ import {
 } from "../create-request.ts";
 import { e2bSandboxNotFound, notYet } from "../e2b-error.ts";
 import {
+  isPaused,
   sandboxDetail,
   sandboxDetailSchema,
   shownSandbox,
@@ -103,7 +104,13 @@ export function addE2bSandboxRoutes(deps: RouteDeps): void {
     },
     async (call) => {
       const record = await sandboxes.require(call.caller.scope, call.param("id"));
-      if (isEnding(record.state)) throw e2bSandboxNotFound(record.id);
+      // Its host ends it at its time; the word of that may still be on its way.
+      const isDue =
+        record.onExpire === "destroy" &&
+        record.expiresAt !== null &&
+        record.expiresAt <= deps.clock.now() &&
+        !isPaused(record);
+      if (isDue || isEnding(record.state)) throw e2bSandboxNotFound(record.id);
       return { status: 200, body: sandboxDetail(record, e2b()) };
     },
   );
