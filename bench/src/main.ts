@@ -8,6 +8,7 @@ import { burstOfCreates } from "./burst.ts";
 import { createOnHit, createOnMiss } from "./create.ts";
 import { deadlineOvershoot, deadlineOvershootOf200 } from "./deadlines.ts";
 import { crashStorm, createDestroyCycles } from "./endurance.ts";
+import { e2bExec } from "./e2b.ts";
 import { execRoundTrip } from "./exec.ts";
 import { type Figure, renderTable } from "./figures.ts";
 import { idleAwake, platformWork, waitingMember } from "./idle.ts";
@@ -24,6 +25,7 @@ const PARTS = [
   "pause",
   "fork",
   "exec",
+  "e2b",
   "idle",
   "burst",
   "transfer",
@@ -106,6 +108,7 @@ const template = join(templateCacheDir(), "by-name", TEMPLATE);
   if (wanted("fork"))
     await part("fork", {}, (instance) => forkOfEight(instance, bare, TEMPLATE, 40, Math.min(rounds, 5)));
 }
+if (wanted("e2b")) await part("E2B", {}, (instance) => e2bExec(instance, Math.ceil(rounds / 5)));
 if (wanted("exec")) await part("exec", {}, (instance) => execRoundTrip(instance, Math.ceil(rounds / 5)));
 if (wanted("idle"))
   await part("waiting", {}, async (instance) => [

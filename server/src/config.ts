@@ -24,6 +24,8 @@ export interface ServerConfig {
   previewUrl: string | undefined;
   /** Domain, with port, below which ports of sandboxes made through E2B's API are; undefined for none. */
   e2bDomain: string | undefined;
+  /** Where TLS is spoken, with the PEM files of certificate and key; undefined for nowhere. */
+  tls: { listen: { host: string; port: number }; certFile: string; keyFile: string } | undefined;
   /** The absolute end of every sandbox, seconds from its create; undefined for none. */
   maxLifetimeSeconds: number | undefined;
   apiKeyFile: string;
@@ -78,31 +80,39 @@ const e2bDomain = z.string().transform((text, context) => {
   return z.NEVER;
 });
 
-const schema = z.object({
-  TORPOR_STATE_DIR: z.string().startsWith("/", "must be an absolute path").default("/var/lib/torpor"),
-  TORPOR_LISTEN: listen.default({ host: "127.0.0.1", port: 7070 }),
-  TORPOR_HOST_URL: z
-    .string()
-    .regex(/^(unix:\/|http:\/\/)/, "must be unix:/path/to/host.sock or http://host:port")
-    .optional(),
-  TORPOR_HOST_TOKEN: z.string().min(1, "must be the token the host was started with"),
-  TORPOR_DATABASE_URL: z
-    .string()
-    .regex(/^postgres(ql)?:\/\//, "must be postgres://…; leave it out for SQLite")
-    .optional(),
-  TORPOR_WEBHOOK_ALLOW: addressRanges.optional(),
-  TORPOR_PREVIEW_URL: previewUrl.optional(),
-  TORPOR_E2B_DOMAIN: e2bDomain.optional(),
-  TORPOR_MAX_LIFETIME_SECONDS: z.coerce
-    .number({ error: "must be a whole number of seconds" })
-    .int("must be a whole number of seconds")
-    .min(1, "must be at least 1")
-    .optional(),
-  TORPOR_RUN_AS: owner.optional(),
-  TORPOR_API_KEY_FILE: z.string().startsWith("/", "must be an absolute path").optional(),
-  TORPOR_API_KEY_OWNER: owner.optional(),
-  TORPOR_LOG_LEVEL: z.enum(["debug", "info", "warn", "error", "silent"]).default("info"),
-});
+const schema = z
+  .object({
+    TORPOR_STATE_DIR: z.string().startsWith("/", "must be an absolute path").default("/var/lib/torpor"),
+    TORPOR_LISTEN: listen.default({ host: "127.0.0.1", port: 7070 }),
+    TORPOR_HOST_URL: z
+      .string()
+      .regex(/^(unix:\/|http:\/\/)/, "must be unix:/path/to/host.sock or http://host:port")
+      .optional(),
+    TORPOR_HOST_TOKEN: z.string().min(1, "must be the token the host was started with"),
+    TORPOR_DATABASE_URL: z
+      .string()
+      .regex(/^postgres(ql)?:\/\//, "must be postgres://…; leave it out for SQLite")
+      .optional(),
+    TORPOR_WEBHOOK_ALLOW: addressRanges.optional(),
+    TORPOR_PREVIEW_URL: previewUrl.optional(),
+    TORPOR_E2B_DOMAIN: e2bDomain.optional(),
+    TORPOR_TLS_LISTEN: listen.default({ host: "127.0.0.1", port: 7443 }),
+    TORPOR_TLS_CERT: z.string().startsWith("/", "must be an absolute path").optional(),
+    TORPOR_TLS_KEY: z.string().startsWith("/", "must be an absolute path").optional(),
+    TORPOR_MAX_LIFETIME_SECONDS: z.coerce
+      .number({ error: "must be a whole number of seconds" })
+      .int("must be a whole number of seconds")
+      .min(1, "must be at least 1")
+      .optional(),
+    TORPOR_RUN_AS: owner.optional(),
+    TORPOR_API_KEY_FILE: z.string().startsWith("/", "must be an absolute path").optional(),
+    TORPOR_API_KEY_OWNER: owner.optional(),
+    TORPOR_LOG_LEVEL: z.enum(["debug", "info", "warn", "error", "silent"]).default("info"),
+  })
+  .refine((set) => (set.TORPOR_TLS_CERT === undefined) === (set.TORPOR_TLS_KEY === undefined), {
+    path: ["TORPOR_TLS_CERT"],
+    message: "and TORPOR_TLS_KEY go together: set both, or neither",
+  });
 
 /** Reads the environment; an empty variable counts as unset. @throws Error that lists every problem at once. */
 export function readConfig(environment: Readonly<Record<string, string | undefined>>): ServerConfig {
@@ -130,6 +140,14 @@ export function readConfig(environment: Readonly<Record<string, string | undefin
     webhookAllow: data.TORPOR_WEBHOOK_ALLOW ?? [],
     previewUrl: data.TORPOR_PREVIEW_URL,
     e2bDomain: data.TORPOR_E2B_DOMAIN,
+    tls:
+      data.TORPOR_TLS_CERT === undefined || data.TORPOR_TLS_KEY === undefined
+        ? undefined
+        : {
+            listen: data.TORPOR_TLS_LISTEN,
+            certFile: data.TORPOR_TLS_CERT,
+            keyFile: data.TORPOR_TLS_KEY,
+          },
     maxLifetimeSeconds: data.TORPOR_MAX_LIFETIME_SECONDS,
     runAs: data.TORPOR_RUN_AS,
     apiKeyFile: data.TORPOR_API_KEY_FILE ?? join(data.TORPOR_STATE_DIR, "api-key"),

@@ -1,4 +1,4 @@
-import { mkdirSync } from "node:fs";
+import { mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { compileEarly, createLog, Scope, SecretValues, systemClock } from "@torpor/base";
 import { API_KEY_ANYWHERE } from "./auth/authenticator.ts";
@@ -8,6 +8,7 @@ import { dropPrivileges, giveFolder } from "./drop-privileges.ts";
 import { CheckpointKey } from "./ledger/checkpoint-key.ts";
 import { liveInstance, writeInstance } from "./instance-record.ts";
 import { startServer } from "./start-server.ts";
+import type { TlsOptions } from "./http/tls-front.ts";
 import { openDatabase } from "./store/open-database.ts";
 import { KeyStore } from "./store/key-store.ts";
 
@@ -51,6 +52,7 @@ async function main(config: ServerConfig): Promise<void> {
     maxLifetimeSeconds: config.maxLifetimeSeconds,
     previewUrl: config.previewUrl,
     e2bDomain: config.e2bDomain,
+    tls: readTls(config.tls),
     webhooks: { allow: config.webhookAllow },
     log,
     secretValues,
@@ -61,7 +63,9 @@ async function main(config: ServerConfig): Promise<void> {
     if (config.database.kind === "sqlite") giveFolder(serverDir, config.runAs);
     dropPrivileges(config.runAs);
   }
-  process.stdout.write(`${JSON.stringify({ ready: true, url: server.url, pid: process.pid })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({ ready: true, url: server.url, tls_port: server.tlsPort, pid: process.pid })}\n`,
+  );
   log.info({ op: "start", outcome: "serving", url: server.url, store: database.kind });
 
   const signal = await new Promise<string>((resolve) => {
@@ -69,6 +73,13 @@ async function main(config: ServerConfig): Promise<void> {
   });
   log.info({ op: "stop", outcome: "stopping", signal });
   setTimeout(() => process.exit(0), EXIT_WITHIN_MS).unref();
+}
+
+/** Read before rights are given up: a key is root's to read. */
+function readTls(tls: ServerConfig["tls"]): TlsOptions | undefined {
+  if (tls === undefined) return undefined;
+  const { listen, certFile, keyFile } = tls;
+  return { listen, cert: readFileSync(certFile), key: readFileSync(keyFile) };
 }
 
 try {

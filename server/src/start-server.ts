@@ -20,6 +20,7 @@ import { Housekeeping } from "./housekeeping.ts";
 import { Api } from "./http/api.ts";
 import { Idempotency } from "./http/idempotency.ts";
 import { Metrics } from "./http/metrics.ts";
+import { TlsFront, type TlsOptions } from "./http/tls-front.ts";
 import { serveUpgrades } from "./http/upgrades.ts";
 import { PortProxy } from "./ingress/port-proxy.ts";
 import { PreviewIngress } from "./ingress/preview-ingress.ts";
@@ -77,6 +78,8 @@ export interface StartServerOptions {
   previewUrl?: string | undefined;
   /** Domain, with port, below which ports of sandboxes made through E2B's API are. Default none. */
   e2bDomain?: string | undefined;
+  /** Speaks TLS there too. Default: nowhere. */
+  tls?: TlsOptions | undefined;
   webhooks?: {
     /** Addresses and ranges that webhooks may name though they are not public. */
     allow?: readonly string[];
@@ -91,6 +94,8 @@ export interface StartServerOptions {
 
 export interface RunningServer {
   readonly url: string;
+  /** The port TLS is spoken on; undefined when it is not. */
+  readonly tlsPort: number | undefined;
   readonly database: Database;
   readonly eventStore: EventStore;
   readonly sandboxStore: SandboxStore;
@@ -314,6 +319,8 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   ]);
   const { host, port } = options.listen ?? { host: "127.0.0.1", port: 0 };
   await listen(server, host, port);
+  const tlsFront = options.tls === undefined ? undefined : await TlsFront.open(server, options.tls);
+  scope.defer(() => tlsFront?.close());
   scope.defer(() => closeServer(server, sockets));
   const address = server.address() as AddressInfo;
   previewOrigin = new PreviewOrigin(options.previewUrl ?? `http://localhost:${address.port}`);
@@ -364,6 +371,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const shownHost = address.family === "IPv6" ? `[${address.address}]` : address.address;
   return {
     url: `http://${shownHost}:${address.port}`,
+    tlsPort: tlsFront?.port,
     database,
     eventStore,
     sandboxStore,

@@ -1,0 +1,78 @@
+import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import type { IncomingMessage } from "node:http";
+import { request } from "node:https";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { WebSocket } from "ws";
+import { World } from "../world.ts";
+
+const DOMAIN = "e2b.test";
+
+let world: World;
+let cert: Buffer;
+beforeAll(async () => {
+  const directory = mkdtempSync(join(tmpdir(), "torpor-tls-"));
+  try {
+    const [keyFile, certFile] = [join(directory, "key.pem"), join(directory, "cert.pem")];
+    const subject = ["-subj", `/CN=${DOMAIN}`, "-addext", `subjectAltName=DNS:${DOMAIN},DNS:*.${DOMAIN}`];
+    const made = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", keyFile, "-out", certFile];
+    execFileSync("openssl", ["req", "-x509", ...made, ...subject], { stdio: "pipe" });
+    cert = readFileSync(certFile);
+    const listen = { host: "127.0.0.1", port: 0 };
+    world = await World.start({ e2bDomain: DOMAIN, tls: { listen, cert, key: readFileSync(keyFile) } });
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+});
+afterAll(async () => {
+  await world[Symbol.asyncDispose]();
+});
+
+async function ask(host: string, path: string): Promise<{ status: number; text: string }> {
+  const outgoing = request({
+    host: "127.0.0.1",
+    port: world.server.tlsPort,
+    servername: host,
+    ca: cert,
+    path,
+    headers: { host },
+    agent: false,
+  });
+  outgoing.end();
+  const [answer] = (await once(outgoing, "response")) as [IncomingMessage];
+  let text = "";
+  for await (const chunk of answer as AsyncIterable<Buffer>) text += chunk.toString();
+  return { status: answer.statusCode ?? 0, text };
+}
+
+test("the API is served over TLS as it is without", async () => {
+  expect((await ask(DOMAIN, "/healthz")).status).toBe(200);
+  expect((await ask(DOMAIN, "/v1/sandboxes")).status).toBe(401);
+});
+
+test("ports of a sandbox have hosts of their own over TLS, for upgrades too, and the program is told so", async () => {
+  world.host.programs.set(18_431, {
+    answer: (_path, incoming, response) => void response.end(JSON.stringify(incoming.headers)),
+  });
+  const made = await world.call("POST", "/v2/sandboxes", { json: { templateID: "base" } });
+  expect(made.body).toMatchObject({ domain: DOMAIN });
+  const host = `18431-${String(made.body["sandboxID"])}.${DOMAIN}`;
+  const { status, text } = await ask(host, "/");
+  expect(status).toBe(200);
+  expect(JSON.parse(text)).toMatchObject({ "x-forwarded-proto": "https", "x-forwarded-host": host });
+  const socket = new WebSocket(`wss://127.0.0.1:${world.server.tlsPort}/`, {
+    headers: { host },
+    servername: host,
+    ca: cert,
+    checkServerIdentity: () => undefined,
+  });
+  const [, refusal] = (await once(socket, "unexpected-response")) as [unknown, IncomingMessage];
+  expect(refusal.statusCode).toBe(426); // this program speaks none: that it was asked is what counts
+});
+
+test("what speaks no TLS there is hung up on", async () => {
+  await expect(fetch(`http://127.0.0.1:${world.server.tlsPort}/healthz`)).rejects.toThrow();
+});
