@@ -167,7 +167,7 @@ describe("the ingress of E2B's clients", () => {
 
   test("keeps agent and code interpreter for those who have the sandbox's token", async () => {
     for (const port of [49_983, 49_999]) {
-      const reply = await ask(port === 49_983 ? "/envs" : "/contexts", { host: sandbox.getHost(port) });
+      const reply = await ask(port === 49_983 ? "/envs" : "/execute", { host: sandbox.getHost(port) });
       expect(reply.status, String(port)).toBe(401);
     }
     const other = await ask("/envs", {
