@@ -145,6 +145,21 @@ describe("the meter of a sandbox", () => {
     expect(lost.metered).toMatchObject({ state: "failed", from: T0 + 60_000 });
   });
 
+  test("says so too when it was never heard of after it was made", () => {
+    const running = meterChanges(newMetered(T0), told([moveTo(1, "running", 0)]), "running", T0).metered;
+    const failed = { ...moveTo(2, "failed", 0), noticed_after_ms: 7_000 };
+    const { metered, closed } = meterChanges(
+      running,
+      told([moveTo(1, "running", 0), failed]),
+      "failed",
+      T0 + 7_000,
+    );
+    expect([closed, metered.uncertainMs]).toEqual([[], 7_000]);
+    expect(meterChanges(metered, undefined, "destroyed", T0 + 9_000).closed).toMatchObject([
+      { state: "failed", uncertainMs: 7_000 },
+    ]);
+  });
+
   test("says how much is uncertain when its host no longer tells of some moves", () => {
     const running = meterChanges(newMetered(T0), told([moveTo(1, "running", 0)]), "running", T0).metered;
     const { closed } = meterChanges(

@@ -13,6 +13,7 @@ type MeterColumns = Pick<
 interface UseColumn {
   image_bytes?: number;
   until?: number | null;
+  uncertain_ms?: number;
   base?: MachineUse;
   used?: MachineUse;
   seen_at?: number;
@@ -28,6 +29,7 @@ export function readMeterColumns(row: Pick<Selectable<SandboxTable>, keyof Meter
     move: row.metered_move,
     imageBytes: use.image_bytes ?? 0,
     until: use.until ?? null,
+    uncertainMs: use.uncertain_ms ?? 0,
     base: use.base ?? NO_USE,
     used: use.used ?? NO_USE,
     seenAt: use.seen_at ?? row.metered_from,
@@ -38,6 +40,7 @@ export function meterColumns(metered: Metered): Insertable<MeterColumns> {
   const use: UseColumn = {
     image_bytes: metered.imageBytes,
     until: metered.until,
+    uncertain_ms: metered.uncertainMs,
     base: metered.base,
     used: metered.used,
     seen_at: metered.seenAt,

@@ -156,7 +156,7 @@ export class UsageStore {
       image_bytes: metered.imageBytes,
       from_at: metered.from,
       ...usedSince(metered.base, metered.used),
-      uncertain_ms: 0,
+      uncertain_ms: metered.uncertainMs,
     };
     return [...shown, toInterval(rest, metered.until)];
   }

@@ -12,6 +12,8 @@ export interface Metered {
   readonly imageBytes: number;
   /** Where its end was accepted: nothing is counted after that, and what its host did before is still to be told. Null while it lives. */
   readonly until: number | null;
+  /** Of an interval before it that had no length: time that is not counted. */
+  readonly uncertainMs: number;
   /** What the sandbox had used where the interval begins, and as last heard. */
   readonly base: MachineUse;
   readonly used: MachineUse;
@@ -46,6 +48,7 @@ export function newMetered(createdAt: number): Metered {
     move: 0,
     imageBytes: 0,
     until: null,
+    uncertainMs: 0,
     base: NO_USE,
     used: NO_USE,
     seenAt: createdAt,
@@ -137,7 +140,7 @@ class MeterLog {
         from: metered.from,
         to,
         used: usedSince(metered.base, metered.used),
-        uncertainMs,
+        uncertainMs: metered.uncertainMs + uncertainMs,
       });
     this.metered = {
       ...metered,
@@ -145,6 +148,7 @@ class MeterLog {
       from: to,
       intervals: metered.intervals + (hasLength ? 1 : 0),
       imageBytes,
+      uncertainMs: hasLength ? 0 : metered.uncertainMs + uncertainMs,
       base: hasLength ? metered.used : metered.base,
     };
   }
