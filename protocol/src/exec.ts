@@ -19,6 +19,9 @@ export const guestPathSchema = z
   )
   .refine((path) => !path.split("/").includes(".."), "must not contain '..'");
 
+/** A user inside a sandbox, by name. */
+export const userNameSchema = z.string().regex(/^[a-z_][a-z0-9_-]{0,31}$/, "must be a user name");
+
 /** Body of `POST /v1/sandboxes/{id}/exec`. */
 export const execRequestSchema = z.strictObject({
   /** A string is run by `bash -l -c`; an array is run as it is, without a shell. */
@@ -30,10 +33,7 @@ export const execRequestSchema = z.strictObject({
   cwd: guestPathSchema.optional(),
   env: envSchema.optional(),
   /** Default `user`. */
-  user: z
-    .string()
-    .regex(/^[a-z_][a-z0-9_-]{0,31}$/, "must be a user name")
-    .optional(),
+  user: userNameSchema.optional(),
   /** Text given to the command on standard input, which is then closed. Without it standard input is empty. */
   stdin: z.string().max(LIMITS.maxCommandBytes).optional(),
   /** Standard input stays open for `POST .../processes/{pid}/stdin`. Not together with `stdin`, which closes it. */

@@ -30,6 +30,7 @@
  * `sandbox_ended` with `details.reason`; one whose guest port refuses answers 503 `guest_unavailable`.
  */
 import { z } from "zod";
+import { guestPathSchema, userNameSchema } from "./exec.ts";
 import { LIMITS } from "./limits.ts";
 import { sandboxIdSchema, snapshotIdSchema, templateNameSchema } from "./ids.ts";
 import { type NetworkPolicy, networkPolicySchema } from "./network-policy.ts";
@@ -269,7 +270,10 @@ export const createSnapshotSchema = z.strictObject({
    * gone with the host's process. 0: a snapshot that is kept.
    */
   copies: z.number().int().min(0).max(LIMITS.maxForkCount).default(0),
+  /** What commands in machines made from it start with, where they name nothing else. Default: as in the machine itself. */
+  defaults: z.strictObject({ env: envSchema, user: userNameSchema, workdir: guestPathSchema }).optional(),
 });
+export type SnapshotDefaults = NonNullable<z.output<typeof createSnapshotSchema>["defaults"]>;
 
 export interface HostEvents {
   events: HostEvent[];

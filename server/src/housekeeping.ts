@@ -2,6 +2,7 @@ import type { Clock, Log } from "@torpor/base";
 import { LIMITS } from "@torpor/protocol";
 import type { IdleWatch } from "./advise/idle-watch.ts";
 import type { ServerScope } from "./auth/tenant-scope.ts";
+import type { Builds } from "./e2b/template/builds.ts";
 import type { EventStore } from "./store/event-store.ts";
 import type { IdempotencyStore } from "./store/idempotency-store.ts";
 import type { Snapshots } from "./snapshot/snapshots.ts";
@@ -28,6 +29,7 @@ export interface HousekeepingOptions {
   previewUrls: PreviewUrlStore;
   sessions: SessionStore;
   snapshots: Snapshots;
+  templateBuilds: Pick<Builds, "sweep">;
   idempotency: IdempotencyStore;
   idleWatch: IdleWatch;
   clock: Clock;
@@ -56,7 +58,7 @@ export class Housekeeping {
   /** One sweep. An error of the store ends it and is told; nothing is taken for gone that could not be read. */
   async sweep(): Promise<void> {
     const { sandboxes, events, webhooks, previewUrls, sessions, snapshots, idempotency } = this.#options;
-    const { idleWatch, clock, log, scope } = this.#options;
+    const { templateBuilds, idleWatch, clock, log, scope } = this.#options;
     const now = clock.now();
     try {
       const swept = {
@@ -72,6 +74,7 @@ export class Housekeeping {
           idempotency.purge(scope, now - LIMITS.idempotencyRetentionSeconds * 1_000, BATCH_ROWS),
         ),
         sessions: await this.#inBatches(() => sessions.purge(scope, now - SESSION_GRACE_MS, BATCH_ROWS)),
+        templateBuilds: await templateBuilds.sweep(scope),
         snapshots: await snapshots.sweep(scope),
         toldIdle: await idleWatch.sweep(scope),
       };

@@ -26,7 +26,8 @@ async function main(config: ServerConfig): Promise<void> {
   const runDir = join(config.stateDir, "run");
   const serverDir = join(config.stateDir, "server");
   mkdirSync(runDir, { recursive: true, mode: 0o755 });
-  mkdirSync(serverDir, { recursive: true, mode: 0o700 });
+  const uploadsDirectory = join(serverDir, "uploads");
+  mkdirSync(uploadsDirectory, { recursive: true, mode: 0o700 });
   const recordFile = join(runDir, "server.json");
   const other = liveInstance(recordFile);
   if (other !== undefined)
@@ -51,6 +52,7 @@ async function main(config: ServerConfig): Promise<void> {
     listen: config.listen,
     maxLifetimeSeconds: config.maxLifetimeSeconds,
     previewUrl: config.previewUrl,
+    uploadsDirectory,
     e2bDomain: config.e2bDomain,
     tls: readTls(config.tls),
     webhooks: { allow: config.webhookAllow },
@@ -60,7 +62,7 @@ async function main(config: ServerConfig): Promise<void> {
   scope.defer(() => server.close());
   writeInstance(recordFile, server.url);
   if (config.runAs !== undefined) {
-    if (config.database.kind === "sqlite") giveFolder(serverDir, config.runAs);
+    giveFolder(serverDir, config.runAs);
     dropPrivileges(config.runAs);
   }
   process.stdout.write(

@@ -11,6 +11,7 @@ import { Authenticator } from "./auth/authenticator.ts";
 import { KeyWatch } from "./auth/key-watch.ts";
 import { ServerScope } from "./auth/tenant-scope.ts";
 import { E2bIngress } from "./e2b/ingress/e2b-ingress.ts";
+import { wireTemplates } from "./e2b/template/wire-templates.ts";
 import { E2bTokens } from "./e2b/e2b-tokens.ts";
 import { EventFeed } from "./event/event-feed.ts";
 import { KeyedExecs } from "./guest/keyed-execs.ts";
@@ -64,6 +65,8 @@ import { WebhookDispatcher } from "./webhook/webhook-dispatcher.ts";
 export interface StartServerOptions {
   database: Database;
   host: { url: string; token: string };
+  /** Where files are kept that templates are built from. Default: a temporary directory that goes with the server. */
+  uploadsDirectory?: string | undefined;
   /** Default 127.0.0.1 and a free port. */
   listen?: { host: string; port: number };
   log: Log;
@@ -205,7 +208,20 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     log,
     ...options.watch,
   });
+  const built = wireTemplates({
+    database,
+    uploadsDirectory: options.uploadsDirectory,
+    snapshotStore,
+    sandboxes,
+    snapshots,
+    keyWatch,
+    soleServer,
+    clock,
+    log,
+  });
+  scope.defer(() => built.close());
   const deps: RouteDeps = {
+    ...built,
     api,
     advisor,
     sandboxes,
@@ -335,6 +351,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     previewUrls: previewUrlStore,
     sessions: sessionStore,
     snapshots,
+    templateBuilds: built.templateBuilds,
     idempotency: idempotencyStore,
     idleWatch: new IdleWatch({
       sandboxes: sandboxStore,

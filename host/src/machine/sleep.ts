@@ -5,6 +5,7 @@ import type { ImageManifest, ImageStore } from "../image/image-store.ts";
 import type { MachineEntry } from "../journal.ts";
 import { checkImageFits, type Headroom } from "./capacity.ts";
 import { GuestClient } from "./guest-client.ts";
+import type { SnapshotOptions } from "./snapshots.ts";
 
 /** Awaited with the place of a machine before an image goes into it. */
 export type OnPlace = (place: MachinePlace) => Promise<void> | void;
@@ -63,7 +64,7 @@ export class Sleep {
   async write(
     entry: MachineEntry,
     machine: { handle: MachineHandle; guest: GuestClient },
-    image: { id: string; kind: ImageManifest["kind"]; name: string | null },
+    image: Pick<ImageManifest, "id" | "kind" | "name"> & Pick<SnapshotOptions, "defaults">,
     signal: AbortSignal,
     onCopied: () => void = () => {},
   ): Promise<ImageManifest> {
@@ -82,9 +83,12 @@ export class Sleep {
     }
     signal.throwIfAborted();
     const { name, version, acceleration, growingFiles } = driver.info;
+    const { id, kind, defaults } = image;
     return images.commit(
       {
-        ...image,
+        id,
+        kind,
+        name: image.name,
         machine_id: entry.id,
         tenant: spec.tenant,
         generation: entry.generation,
@@ -98,7 +102,7 @@ export class Sleep {
         disk_mb: spec.disk_mb,
         network: spec.network,
         host_key: entry.hostKey,
-        settings: entry.settings,
+        settings: { ...entry.settings, ...defaults, env: { ...entry.settings.env, ...defaults?.env } },
       },
       async (dataDir) => {
         await driver.checkpoint(machine.handle, dataDir, signal);

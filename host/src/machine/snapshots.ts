@@ -1,10 +1,12 @@
-import { CodedError, type MachineSnapshot } from "@torpor/protocol";
+import { CodedError, type MachineSnapshot, type SnapshotDefaults } from "@torpor/protocol";
 import type { ImageManifest, ImageStore } from "../image/image-store.ts";
 
 export interface SnapshotOptions {
   name?: string | null;
   /** Machines that will be made from it at once, see protocol `createSnapshotSchema`. Default 0. */
   copies?: number;
+  /** What machines made from it start with, see there. Default: as in the machine itself. */
+  defaults?: SnapshotDefaults | undefined;
 }
 
 /** Wire form of a snapshot's manifest, without its secrets. */

@@ -21,6 +21,13 @@ export function snapshotIdOf(reference: string): string | undefined {
   return snapshotIdSchema.safeParse(id).success ? id : undefined;
 }
 
+/** What a name of E2B's for a template of this server is called here; undefined for what can be none. */
+export function ownTemplateOf(reference: string): string | undefined {
+  const name = reference.endsWith(DEFAULT_TAG) ? reference.slice(0, -DEFAULT_TAG.length) : reference;
+  const template = ALIASES[name] ?? name;
+  return templateNameSchema.safeParse(template).success ? template : undefined;
+}
+
 /**
  * Reads a `templateID`: a snapshot's id, or the name of a template. Whether there is such a one, the create finds out.
  *
@@ -29,8 +36,7 @@ export function snapshotIdOf(reference: string): string | undefined {
 export function resolveTemplate(_scope: TenantScope, reference: string): Promise<TemplateChoice> {
   const snapshot = snapshotIdOf(reference);
   if (snapshot !== undefined) return Promise.resolve({ from_snapshot: snapshot });
-  const name = reference.endsWith(DEFAULT_TAG) ? reference.slice(0, -DEFAULT_TAG.length) : reference;
-  const template = ALIASES[name] ?? name;
-  if (!templateNameSchema.safeParse(template).success) return Promise.reject(e2bTemplateNotFound(reference));
+  const template = ownTemplateOf(reference);
+  if (template === undefined) return Promise.reject(e2bTemplateNotFound(reference));
   return Promise.resolve({ template });
 }

@@ -9,6 +9,7 @@ import {
   type MachineSnapshot,
   type MachineSpec,
   type MachineUpdate,
+  type SnapshotDefaults,
   type Template,
 } from "@torpor/protocol";
 import type { HostScope, ServerScope } from "../auth/tenant-scope.ts";
@@ -148,7 +149,7 @@ export class HostClient {
   /** Writes a snapshot; the machine goes on. The same snapshot id again gives the one that exists. */
   takeSnapshot(
     machine: OwnedMachine,
-    snapshot: { id: string; name: string | null; copies: number },
+    snapshot: { id: string; name: string | null; copies: number; defaults?: SnapshotDefaults },
   ): Promise<MachineSnapshot> {
     return this.#json("POST", `${machinePath(machine)}/snapshots`, {
       body: jsonBody(snapshot),

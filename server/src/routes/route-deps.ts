@@ -1,4 +1,7 @@
 import type { Clock, Log } from "@torpor/base";
+import type { Builds } from "../e2b/template/builds.ts";
+import type { TemplateFiles } from "../e2b/template/template-files.ts";
+import type { Templates } from "../e2b/template/templates.ts";
 import type { ShowParts } from "../e2b/shown-e2b-sandbox.ts";
 import type { Advisor } from "../advise/advisor.ts";
 import type { EventFeed } from "../event/event-feed.ts";
@@ -69,6 +72,9 @@ export interface RouteDeps {
   previewOrigin: () => PreviewOrigin;
   /** What E2B's clients are told of a sandbox; known once the server listens. */
   e2b: () => ShowParts;
+  templates: Templates;
+  templateBuilds: Pick<Builds, "start">;
+  templateFiles: Pick<TemplateFiles, "has" | "grant" | "claim" | "write">;
   portProxy: Pick<PortProxy, "forward" | "tunnel">;
   placement: RoutePlacement;
   idempotency: Idempotency;

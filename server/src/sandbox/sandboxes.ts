@@ -120,7 +120,7 @@ export class Sandboxes {
         ? await this.#advisor.settle(scope, request)
         : { settled: request, advice: null };
     if (id === undefined) return createPlan(scope, settled, null, advice);
-    const snapshot = await this.#snapshots.find(scope, id, this.#clock.now());
+    const snapshot = await this.#snapshots.findUsable(scope, id, this.#clock.now());
     if (snapshot === undefined) throw snapshotNotFound(id);
     return createPlan(scope, settled, snapshot, advice);
   }

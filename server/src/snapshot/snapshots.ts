@@ -1,5 +1,5 @@
 import type { Clock, Log } from "@torpor/base";
-import { newSnapshotId } from "@torpor/protocol";
+import { newSnapshotId, type SnapshotDefaults } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Placement } from "../host/placement.ts";
 import type { Sandboxes } from "../sandbox/sandboxes.ts";
@@ -15,11 +15,13 @@ export interface SnapshotsOptions {
 }
 
 export interface TakeOptions {
-  kind: "user" | "fork";
+  kind: SnapshotRecord["kind"];
   /** Children of a fork. Default 0. */
   copies?: number;
   name: string | null;
   retentionSeconds: number | null;
+  /** What commands in sandboxes made from it start with. Default: as in the sandbox itself. */
+  defaults?: SnapshotDefaults;
 }
 
 /** One under way this long is left by a server that died: the longest fork of 100 is far shorter. */
@@ -41,7 +43,7 @@ export class Snapshots {
   async take(
     scope: TenantScope,
     sandboxId: string,
-    { kind, copies = 0, name, retentionSeconds }: TakeOptions,
+    { kind, copies = 0, name, retentionSeconds, defaults }: TakeOptions,
   ): Promise<{ snapshot: SnapshotRecord; sandbox: SandboxRecord }> {
     const { store, sandboxes, clock } = this.#options;
     const { record: sandbox, host } = await sandboxes.requireRunning(scope, sandboxId);
@@ -66,7 +68,12 @@ export class Snapshots {
       expires_at: retentionSeconds === null ? null : createdAt + retentionSeconds * 1_000,
     });
     try {
-      const made = await host.client.takeSnapshot(sandbox, { id: intent.id, name, copies });
+      const made = await host.client.takeSnapshot(sandbox, {
+        id: intent.id,
+        name,
+        copies,
+        ...(defaults === undefined ? {} : { defaults }),
+      });
       const snapshot = await store.finish(intent, {
         sizeBytes: made.size_bytes,
         generation: made.generation,

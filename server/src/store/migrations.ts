@@ -1,6 +1,7 @@
 import { type Kysely, type Migration, type MigrationProvider, sql } from "kysely";
 import { ledgerMigration } from "./ledger-migration.ts";
 import { usageMigration } from "./usage-migration.ts";
+import { templateMigration } from "./template-migration.ts";
 
 /** Column types that differ between the two databases. */
 export interface ColumnTypes {
@@ -298,6 +299,7 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
       },
     },
     "0009_usage": usageMigration(types),
+    "0010_templates": templateMigration(types),
   };
 }
 

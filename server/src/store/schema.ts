@@ -161,8 +161,8 @@ export interface SnapshotTable {
   sandbox_id: string;
   host: string;
   name: string | null;
-  /** `fork`: of a fork under way, removed with its end. */
-  kind: "user" | "fork";
+  /** `fork`: of a fork under way, removed with its end. `template`: what sandboxes of a built template start from. */
+  kind: "user" | "fork" | "template";
   state: "creating" | "ready" | "deleting";
   template: string;
   cpu: number;
@@ -276,10 +276,66 @@ export interface PreviewUrlTable {
   revoked_at: number | null;
 }
 
+/** A template that was built here through E2B's API. */
+export interface BuiltTemplateTable {
+  id: string;
+  account: string;
+  tenant: string;
+  /** One of a kind within its tenant. */
+  name: string;
+  created_at: number;
+  updated_at: number;
+}
+
+export interface TemplateBuildTable {
+  id: string;
+  template_id: string;
+  account: string;
+  tenant: string;
+  status: "waiting" | "building" | "ready" | "error";
+  /** Tags it gets when it is ready. */
+  tags: JsonColumn;
+  /** Asked for; null for what its parent has. */
+  cpu: number | null;
+  memory_mb: number | null;
+  min_free_disk_mb: number | null;
+  /** What sandboxes of it start from, once it is ready. */
+  snapshot_id: string | null;
+  /** What commands in them start with: `{env, user, workdir}`. */
+  defaults: ColumnType<unknown, string | null, string | null>;
+  /** Why it failed: `{message, step}`. */
+  reason: ColumnType<unknown, string | null, string | null>;
+  /** Refreshed by the server that builds it. */
+  heartbeat_at: number;
+  created_at: number;
+  finished_at: number | null;
+}
+
+interface TemplateTagTable {
+  template_id: string;
+  tag: string;
+  build_id: string;
+  created_at: number;
+}
+
+interface TemplateBuildLogTable {
+  build_id: string;
+  /** 0, 1, 2, ... */
+  seq: number;
+  at: number;
+  level: string;
+  message: string;
+  step: string | null;
+}
+
 export interface Tables {
   usage_intervals: UsageIntervalTable;
   prices: PricesTable;
   budgets: BudgetTable;
+  built_templates: BuiltTemplateTable;
+  template_builds: TemplateBuildTable;
+  template_tags: TemplateTagTable;
+  template_build_logs: TemplateBuildLogTable;
   preview_urls: PreviewUrlTable;
   ledger: LedgerTable;
   ledger_head: LedgerHeadTable;

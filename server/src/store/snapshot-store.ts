@@ -9,6 +9,7 @@ import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { requireQuota } from "./quota.ts";
 import type { SnapshotTable, Tables } from "./schema.ts";
 import { snapshotInterval } from "./usage-store.ts";
+import type { BuildRecord } from "./template-store.ts";
 
 declare const fromStore: unique symbol;
 
@@ -69,7 +70,7 @@ export class SnapshotStore {
   async insert(scope: TenantScope, snapshot: NewSnapshot): Promise<SnapshotRecord> {
     const row: SnapshotTable = { ...snapshot, network: networkColumn(snapshot.network), state: "creating" };
     const record = toSnapshotRecord(row);
-    const reason = record.kind === "fork" ? "fork" : "snapshot";
+    const reason = record.kind === "user" ? "snapshot" : record.kind;
     await this.#db.transaction().execute(async (transaction) => {
       const demand = { what: "snapshot", cpu: 0, memoryMb: 0, diskMb: 0, image: true } as const;
       await requireQuota(transaction, this.#kind, snapshot, demand, snapshot.created_at);
@@ -97,6 +98,26 @@ export class SnapshotStore {
   /** The caller's snapshot, usable now; undefined for one that does not exist and, just the same, for another's. */
   async find(scope: TenantScope, id: string, now: number): Promise<SnapshotRecord | undefined> {
     const row = await this.#visible(scope, now).where("id", "=", id).executeTakeFirst();
+    return row === undefined ? undefined : toSnapshotRecord(row);
+  }
+
+  /** As {@link SnapshotStore.find}, those of built templates too: to make a sandbox from, or to remove with its template. */
+  async findUsable(scope: TenantScope, id: string, now: number): Promise<SnapshotRecord | undefined> {
+    const row = await this.#visible(scope, now, ["user", "template"]).where("id", "=", id).executeTakeFirst();
+    return row === undefined ? undefined : toSnapshotRecord(row);
+  }
+
+  /** The image of a build; undefined when it has none, or none any more. */
+  async ofBuild({ snapshotId, account, tenant }: BuildRecord): Promise<SnapshotRecord | undefined> {
+    if (snapshotId === null) return undefined;
+    const row = await this.#db
+      .selectFrom("snapshots")
+      .selectAll()
+      .where("id", "=", snapshotId)
+      .where("account", "=", account)
+      .where("tenant", "=", tenant)
+      .where("kind", "=", "template")
+      .executeTakeFirst();
     return row === undefined ? undefined : toSnapshotRecord(row);
   }
 
@@ -183,12 +204,12 @@ export class SnapshotStore {
     return rows.map(toSnapshotRecord);
   }
 
-  #visible(scope: TenantScope, now: number) {
+  #visible(scope: TenantScope, now: number, kinds: readonly SnapshotTable["kind"][] = ["user"]) {
     let query = this.#db
       .selectFrom("snapshots")
       .selectAll()
       .where("account", "=", scope.account)
-      .where("kind", "=", "user")
+      .where("kind", "in", kinds)
       .where("state", "=", "ready")
       .where((where) => where.or([where("expires_at", "is", null), where("expires_at", ">", now)]));
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);

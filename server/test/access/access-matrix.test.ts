@@ -51,7 +51,10 @@ async function ask(
   const target = path.replaceAll(/\{(\w+)\}/g, (_, part: string) => names[part] ?? "") + (row.query ?? "");
   if (row.webSocket === true) return await askSocket(target, key);
   const leave = new AbortController();
-  const json = JSON.stringify(row.json)?.replace("$unique", randomText(12)).replace("$tenant", tenant);
+  const json = JSON.stringify(row.json)
+    ?.replace("$unique", randomText(12))
+    .replace("$tenant", tenant)
+    .replace("$template_id", names["template_id"] ?? "");
   const response = await access.world.fetch(method, target, {
     key,
     signal: leave.signal,
@@ -171,7 +174,7 @@ describe.each(cases)("$method $path", ({ method, path, scope, row }) => {
   if (isNoneOf.length > 0) {
     test("another's id and one that never existed get the same answer", async () => {
       const names = await access.makeThings(path, row);
-      const [first = ""] = partsOf(path);
+      const [first = row.names ?? ""] = partsOf(path);
       const unknown = { ...names, [first]: neverExisted(names[first] ?? "") };
       // Any tenant is the account's to use, so that it has a share before it has anything else.
       const alsoNone = row.kind === "share" ? [] : (["account"] as const);

@@ -75,6 +75,11 @@ export type Thing =
   | "snapshot"
   /** A snapshot by the id that E2B's API gives it. */
   | "E2B snapshot"
+  | "built template"
+  /** One of the built template that waits to be started. */
+  | "build"
+  | "files hash"
+  | "alias"
   /** That the sandbox sleeps. */
   | "sleep"
   | "key"
@@ -100,6 +105,8 @@ export interface Row {
   headers?: Record<string, string>;
   /** What must be there. Default: what the path names. */
   needs?: readonly Thing[];
+  /** The thing that the body names, as `$` and this, where the path names none. */
+  names?: "template_id";
   /** The answer does not end by itself: its head is enough. */
   endless?: true;
   /** A WebSocket, which the reference does not list: 101 for whoever may. */
@@ -249,7 +256,35 @@ export const ROUTES: Record<string, Row> = {
   "GET /secrets": { kind: "scoped", ok: 400 },
   "POST /secrets": { kind: "scoped", ok: 400 },
   "GET /snapshots": { kind: "scoped" },
-  "DELETE /templates/{template_id}": { kind: "owned", ok: 204 },
+  "DELETE /templates/{template_id}": { kind: "owned", ok: 204, needs: ["E2B snapshot"] },
+  "GET /templates": { kind: "scoped" },
+  "GET /v2/templates": { kind: "scoped" },
+  "POST /v2/templates": { kind: "scoped", ok: 202, json: { name: "t-$unique" } },
+  "POST /v3/templates": { kind: "scoped", ok: 202, json: { name: "t-$unique:v1" } },
+  "GET /templates/aliases/{alias}": { kind: "owned" },
+  "GET /templates/{template_id}/tags": { kind: "owned" },
+  "POST /templates/tags": {
+    kind: "owned",
+    ok: 201,
+    json: { target: "$template_id:default", tags: ["v1"] },
+    needs: ["built template"],
+    names: "template_id",
+  },
+  "DELETE /templates/tags": {
+    kind: "owned",
+    ok: 204,
+    json: { name: "$template_id", tags: ["v1"] },
+    needs: ["built template"],
+    names: "template_id",
+  },
+  "GET /templates/{template_id}/files/{hash}": { kind: "owned", ok: 201 },
+  "PUT /templates/{template_id}/files/{hash}": { kind: "open", ok: 401, query: "?token=none", body: "x" },
+  "POST /v2/templates/{template_id}/builds/{build_id}": {
+    kind: "owned",
+    ok: 202,
+    json: { fromTemplate: "base", steps: [] },
+  },
+  "GET /templates/{template_id}/builds/{build_id}/status": { kind: "owned" },
   "POST /sandboxes/{id}/connect": { kind: "owned", json: { timeout: 60 } },
   "POST /v2/sandboxes/{id}/connect": { kind: "owned", json: {} },
 };

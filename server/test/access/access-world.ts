@@ -1,6 +1,8 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { holdsScope, randomText, SCOPES, type Scope } from "@torpor/protocol";
+import { holdsScope, newSnapshotId, randomText, SCOPES, type Scope } from "@torpor/protocol";
 import { apiKeyPrefix, hashApiKey, newApiKey } from "../../src/auth/authenticator.ts";
+import { TenantScope } from "../../src/auth/tenant-scope.ts";
+import { TemplateStore } from "../../src/store/template-store.ts";
 import { World } from "../world.ts";
 import type { CallerName, Row, Thing } from "./access-table.ts";
 
@@ -105,6 +107,31 @@ export class AccessWorld implements AsyncDisposable {
     return key;
   }
 
+  /** A template with a build that is ready, of the tenant. Building one takes a sandbox that runs things. */
+  async #buildTemplate(): Promise<string> {
+    const name = `t-${randomText(10)}`;
+    const { template, build } = await this.#templates.request(this.#scope, { ...TEMPLATE, name }, Date.now());
+    await this.#templates.begin(build, Date.now());
+    const made = { snapshotId: newSnapshotId(), defaults: { env: {}, user: "user", workdir: "/" } };
+    await this.#templates.finish(build, made, Date.now());
+    return template.id;
+  }
+
+  async #requestBuild(templateId: string): Promise<string> {
+    const template = await this.#templates.find(this.#scope, templateId);
+    if (template === undefined) throw new Error(`there is no template ${templateId}`);
+    const asked = { ...TEMPLATE, name: template.name };
+    return (await this.#templates.request(this.#scope, asked, Date.now())).build.id;
+  }
+
+  get #templates(): TemplateStore {
+    return new TemplateStore(this.world.server.database);
+  }
+
+  get #scope(): TenantScope {
+    return TenantScope.fromVerifiedKey({ keyId: "key_of_a_test", account: "default", tenant: TENANT });
+  }
+
   /** Makes what `path` names and `row` needs, all of it the tenant's. */
   async makeThings(path: string, row: Row): Promise<Names> {
     const names: Names = {};
@@ -139,7 +166,11 @@ export class AccessWorld implements AsyncDisposable {
       const { id } = await world.sandbox({ template: "base", tenant: TENANT });
       const { id: snapshot } = await made(`/v1/sandboxes/${id}/snapshots`, {}, 201);
       names["template_id"] = `${text(snapshot)}:default`;
-    } else if (thing === "sleep") await made(`/v1/sandboxes/${names["id"]}/hibernate`, {}, 200);
+    } else if (thing === "built template") names["template_id"] = await this.#buildTemplate();
+    else if (thing === "alias") names["alias"] = await this.#buildTemplate();
+    else if (thing === "build") names["build_id"] = await this.#requestBuild(names["template_id"] ?? "");
+    else if (thing === "files hash") names["hash"] = "0123456789abcdef".repeat(4);
+    else if (thing === "sleep") await made(`/v1/sandboxes/${names["id"]}/hibernate`, {}, 200);
     else if (thing === "key")
       names["key_id"] = text((await made("/v1/keys", { name: "theirs", tenant: TENANT }, 201))["id"]);
     else if (thing === "webhook") {
@@ -164,13 +195,18 @@ export class AccessWorld implements AsyncDisposable {
   }
 }
 
+const TEMPLATE = { cpu: null, memoryMb: null, minFreeDiskMb: null, tags: ["default"] };
+
 /** What stands for each variable part of a path, in the order of making. */
 const THINGS: Record<string, Thing> = {
   id: "sandbox",
   process: "process",
   context_id: "context",
   snapshot_id: "snapshot",
-  template_id: "E2B snapshot",
+  template_id: "built template",
+  build_id: "build",
+  hash: "files hash",
+  alias: "alias",
   key_id: "key",
   webhook_id: "webhook",
   name: "template",
@@ -196,7 +232,7 @@ function named(path: string): Thing[] {
 
 /** An id of the same form that nothing ever had. */
 export function neverExisted(id: string): string {
-  const [, prefix = ""] = /^([a-z]+_|snp|s)/.exec(id) ?? [];
+  const [, prefix = ""] = /^([a-z]+_|snp|tpl|s)/.exec(id) ?? [];
   const [suffix = ""] = /:\w+$/.exec(id) ?? [];
   return prefix + randomText(id.length - prefix.length - suffix.length) + suffix;
 }

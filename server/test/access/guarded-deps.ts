@@ -3,6 +3,7 @@
  * takes, first, a scope that only authentication makes, or a record that only a look-up with one gives.
  */
 import type { HostScope, OperatorScope, ServerScope, TenantScope } from "../../src/auth/tenant-scope.ts";
+import type { UploadGrant } from "../../src/e2b/template/template-files.ts";
 import type { CodeServer } from "../../src/guest/code-server.ts";
 import type { GuestClient } from "../../src/guest/guest-client.ts";
 import type { HostClient } from "../../src/host/host-client.ts";
@@ -13,6 +14,7 @@ import type { AccountRecord } from "../../src/store/account-store.ts";
 import type { IdempotencySlot } from "../../src/store/idempotency-store.ts";
 import type { SandboxRecord } from "../../src/store/sandbox-record.ts";
 import type { SnapshotRecord } from "../../src/store/snapshot-store.ts";
+import type { BuildRecord, BuiltTemplate } from "../../src/store/template-store.ts";
 import type { WebhookRecord } from "../../src/store/webhook-store.ts";
 
 /** What proves that its holder may act. None can be made of what a request says; see `bin/lib/check-scopes.mjs`. */
@@ -23,6 +25,9 @@ type Capability =
   | SandboxRecord
   | SnapshotRecord
   | WebhookRecord
+  | BuiltTemplate
+  | BuildRecord
+  | UploadGrant
   | AccountRecord
   | IdempotencySlot
   | OwnedMachine;
@@ -59,6 +64,8 @@ interface Exempt {
   eventStore: "lastSeq" | "floor" | "requireKept";
   /** Which host; whatever is asked of it takes a record. */
   placement: "choose" | "of";
+  /** Takes a secret that was given out to a scope, and gives leave to upload one archive of that one's. */
+  templateFiles: "claim";
 }
 type ExemptOf<Name> = Name extends keyof Exempt ? Exempt[Name] : never;
 

@@ -93,7 +93,7 @@ export async function snapshot(
   held: HeldState,
   live: Live,
   snapshotId: string,
-  { name = null, copies = 0 }: SnapshotOptions,
+  { name = null, copies = 0, defaults }: SnapshotOptions,
 ): Promise<MachineSnapshot> {
   const { sleep, journal, images, slots } = held.parts;
   let writing: Promise<ImageManifest> | undefined;
@@ -108,7 +108,7 @@ export async function snapshot(
       journal.commit(held.entry);
       slots.expect(Math.min(copies, COPIES_AT_ONCE));
       await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
-      const image = { id: snapshotId, kind: copies > 0 ? "fork" : "snapshot", name } as const;
+      const image = { id: snapshotId, kind: copies > 0 ? "fork" : "snapshot", name, defaults } as const;
       // It goes on as soon as its memory is copied; whether the copy is whole and durable is waited for below.
       await new Promise<void>((resolve, reject) => {
         writing = sleep.write(held.entry, live, image, signal, resolve);

@@ -5,10 +5,14 @@ import { addE2bLookRoutes } from "./look-routes.ts";
 import { addE2bMissingRoutes } from "./missing-routes.ts";
 import { addE2bNetworkRoutes } from "./network-routes.ts";
 import { addE2bSnapshotRoutes } from "./snapshot-routes.ts";
+import { addE2bBuildRoutes } from "../template/build-routes.ts";
+import { addE2bTemplateRoutes } from "../template/template-routes.ts";
 import { addE2bSandboxRoutes } from "./sandbox-routes.ts";
 
 /** Adds E2B's REST API: at the root, where its clients look for it. */
 export function addE2bRoutes(deps: RouteDeps): void {
+  addE2bTemplateRoutes(deps); // before those of snapshots, one of which has a variable where it says `tags`
+  addE2bBuildRoutes(deps);
   addE2bSandboxRoutes(deps);
   addE2bListRoutes(deps);
   addE2bLifecycleRoutes(deps);

@@ -18,7 +18,6 @@ import {
   shownSandbox,
   shownSandboxSchema,
 } from "../shown-e2b-sandbox.ts";
-import { resolveTemplate } from "../template-reference.ts";
 import { addE2bRoute } from "./add-e2b-route.ts";
 
 const connectSchema = z.object({
@@ -35,7 +34,7 @@ export function addE2bSandboxRoutes(deps: RouteDeps): void {
       call,
       async () => {
         const { scope } = call.caller;
-        const choice = await resolveTemplate(scope, call.body.templateID);
+        const choice = await deps.templates.choose(scope, call.body.templateID);
         const { request, settings } = createRequest(call.body, choice);
         const plan = { ...(await sandboxes.plan(scope, request)), e2b: settings };
         const isAbandoned = (): boolean => call.idempotencyKey === undefined && call.signal.aborted;

@@ -12,7 +12,7 @@ const snapshotSchema = z.object({ snapshotID: z.string(), names: z.array(z.strin
 
 /** Take, list and delete snapshots, as E2B's clients do. */
 export function addE2bSnapshotRoutes(deps: RouteDeps): void {
-  const { sandboxes, snapshots, snapshotStore, clock } = deps;
+  const { sandboxes, snapshots, snapshotStore, templates, clock } = deps;
 
   addE2bRoute(
     deps,
@@ -80,7 +80,7 @@ export function addE2bSnapshotRoutes(deps: RouteDeps): void {
     {
       method: "delete",
       path: "/templates/{template_id}",
-      summary: "Delete a snapshot",
+      summary: "Delete a snapshot, or a template that was built here with all its builds",
       description: "Sandboxes made from it live on. Again: 404.",
       scope: "sandbox:write",
       answers: { 204: { description: "It is gone" } },
@@ -90,8 +90,10 @@ export function addE2bSnapshotRoutes(deps: RouteDeps): void {
       const reference = call.param("template_id");
       const id = snapshotIdOf(reference);
       const snapshot = id === undefined ? undefined : await snapshotStore.find(scope, id, clock.now());
-      if (snapshot === undefined) throw e2bTemplateNotFound(reference);
-      await snapshots.remove(snapshot, scope.keyId);
+      const template = snapshot === undefined ? await templates.find(scope, reference) : undefined;
+      if (snapshot !== undefined) await snapshots.remove(snapshot, scope.keyId);
+      else if (template !== undefined) await templates.remove(template, scope.keyId);
+      else throw e2bTemplateNotFound(reference);
       call.outgoing.writeHead(204).end();
       return SENT;
     },
