@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError, Option } from "commander";
-import type { Budget, Prices, UsageGroup, UsageItem, UsageReport } from "@torpor/sdk";
+import type { Budget, Prices, UsageGroup, UsageItem, UsageReport, UsageSums } from "@torpor/sdk";
 import { USAGE_GROUPS } from "@torpor/protocol";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
@@ -167,7 +167,7 @@ function parseAmount(text: string): number {
   return amount;
 }
 
-const HEADS: Record<UsageGroup, [heading: string, of: keyof UsageItem]> = {
+const HEADS: Record<UsageGroup, [heading: string, of: Exclude<keyof UsageItem, keyof UsageSums>]> = {
   account: ["ACCOUNT", "account"],
   tenant: ["TENANT", "tenant"],
   template: ["TEMPLATE", "template"],
@@ -202,7 +202,7 @@ function renderUsage(
     "SAVED",
     "WASTED",
   ];
-  const rows = items.map((item) => [...heads.map(([, of]) => String(item[of] ?? "")), ...sums(item)]);
+  const rows = items.map((item) => [...heads.map(([, of]) => item[of] ?? ""), ...sums(item)]);
   const last = ["total", ...heads.slice(1).map(() => ""), ...sums(total)];
   const table = renderTable(headings, heads.length === 0 ? [sums(total)] : [...rows, last]);
   const missing =
@@ -231,7 +231,7 @@ function renderBudgets(budgets: readonly Budget[]): string {
 
 function renderPrices(prices: Prices): string {
   return renderTable(
-    [`${prices.currency}`, "FOR"],
+    [prices.currency, "FOR"],
     PRICES.map(([, of, what]) => [String(prices[of]), what]),
   );
 }
