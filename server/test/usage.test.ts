@@ -260,6 +260,10 @@ describe("a budget", () => {
       for (const one of [id, ephemeral.id])
         expect((await world.call("GET", `/v1/sandboxes/${one}`)).body["state"]).toBe("hibernated");
     });
+    for (const one of [id, ephemeral.id]) {
+      const running = (await intervalsOf(one)).filter(({ state }) => state === "running");
+      expect(running.map(({ to }) => to)).toEqual([expect.any(String)]); // counted no further
+    }
     const refused = await world.call("POST", "/v1/sandboxes", {
       json: { template: "base", tenant: "spender" },
     });

@@ -168,7 +168,7 @@ export class SnapshotStore {
         await this.#ledger.append(transaction, [bindingOf(record, "release", actor, "deleted")]);
       if (
         Number(numDeletedRows) === 1 &&
-        record.kind === "user" &&
+        record.kind !== "fork" &&
         record.sizeBytes > 0 &&
         now > record.createdAt
       )

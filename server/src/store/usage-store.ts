@@ -304,7 +304,7 @@ export class UsageStore {
     let query = db
       .selectFrom("snapshots")
       .select(["id", "account", "tenant", "template", "size_bytes", "created_at"])
-      .where("kind", "=", "user")
+      .where("kind", "<>", "fork")
       .where("size_bytes", ">", 0)
       .where("created_at", "<", to);
     if (owner.account !== null) query = query.where("account", "=", owner.account);
