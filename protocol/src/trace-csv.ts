@@ -8,6 +8,8 @@ type Column = (typeof COLUMNS)[number];
 const MAX_SHOWN = 5;
 /** Unix seconds of the year 5138: what is larger is counted in something else. */
 const MAX_UNIX_SECONDS = 1e11;
+/** Thirty years: what is longer is a slip. */
+const MAX_DURATION_SECONDS = 1_000_000_000;
 
 /**
  * Reads a trace of uses, fed line by line: CSV of `time,duration,tenant`.
@@ -78,7 +80,7 @@ export class TraceReader {
     const time = timeOf(field("time"));
     if (typeof time === "string") return this.#refuse(time);
     const duration = Number(field("duration"));
-    if (field("duration") === "" || !Number.isFinite(duration) || duration < 0)
+    if (field("duration") === "" || !(duration >= 0 && duration <= MAX_DURATION_SECONDS))
       return this.#refuse(`has the duration ${shown(field("duration"))}, which is no number of seconds`);
     const name = field("tenant");
     const tenant = this.#tenants.get(name) ?? name;

@@ -25,12 +25,20 @@ const usageFields = {
   network_in_bytes: z.number(),
   network_out_bytes: z.number(),
   idle_seconds: z.number().describe("Time awake with nobody asking anything and nothing computing."),
+  currency: z
+    .string()
+    .nullable()
+    .describe(
+      "Of the amounts; null where there are none, or of accounts with several, whose sum says nothing.",
+    ),
   cost: amount,
   saved_by_sleeping: amount.describe("What the time asleep would have cost awake, less what it cost."),
   wasted_by_idling: amount.describe("What of the cost was for `idle_seconds`."),
   uncertain_seconds: z
     .number()
-    .describe("Time that is not in here, since the end of a sandbox was noticed only after it."),
+    .describe(
+      "Time that may be missing in here: the end of a sandbox was noticed so much later, or its host no longer told of all it did.",
+    ),
 };
 
 /** One row of `GET /v1/usage`: what it is grouped by, and the sums. */
@@ -79,7 +87,7 @@ export const usageIntervalSchema = z.object({
   network_in_bytes: z.number(),
   network_out_bytes: z.number(),
   idle_seconds: z.number(),
-  /** Its end was noticed this much later; that time is not counted. */
+  /** Its end was noticed this much later, which is not counted; or so much of it may have been something else. */
   uncertain_ms: z.number(),
 });
 export type UsageInterval = z.infer<typeof usageIntervalSchema>;

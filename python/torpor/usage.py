@@ -19,8 +19,8 @@ class UsageReport:
     prices: Dict[str, Any]
     #: One for each combination of what is grouped by, which it names, with the sums of `total`.
     items: List[Dict[str, Any]]
-    #: By the API's names: `seconds` in each state, `vcpu_seconds`, `memory_gib_seconds`, `image_gib_seconds`,
-    #: `cpu_seconds`, `memory_peak_bytes`, `network_in_bytes`, `network_out_bytes`, `idle_seconds`, `cost`,
+    #: By the API's names: `seconds` in each state, `vcpu_seconds`, `memory_gib_seconds`, `disk_gib_seconds`, `image_gib_seconds`,
+    #: `cpu_seconds`, `memory_peak_bytes`, `network_in_bytes`, `network_out_bytes`, `idle_seconds`, `currency`, `cost`,
     #: `saved_by_sleeping`, `wasted_by_idling`, `uncertain_seconds`.
     total: Dict[str, Any]
 
@@ -84,8 +84,16 @@ class Usage:
     ) -> List[Dict[str, Any]]:
         """The meter's intervals of one sandbox, by the API's names, oldest first. Raises NotFoundError."""
         path = f"/v1/sandboxes/{path_segment('sandbox_id', sandbox_id)}/usage"
-        wire = self._transport.json(Request("GET", path, call_timeout_seconds=call_timeout_seconds))
-        return [dict(item) for item in wire.get("items") or []]
+        intervals: List[Dict[str, Any]] = []
+        after: Optional[int] = 0
+        while after is not None:
+            request = Request(
+                "GET", path, query={"after": after}, call_timeout_seconds=call_timeout_seconds
+            )
+            wire = self._transport.json(request)
+            intervals += [dict(item) for item in wire.get("items") or []]
+            after = wire.get("next_after")
+        return intervals
 
     def prices(self, *, call_timeout_seconds: Optional[float] = None) -> Dict[str, Any]:
         """What the account of the key pays, by the API's names."""

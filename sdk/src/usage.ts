@@ -31,7 +31,8 @@ export interface UsageSums {
   networkOutBytes: number;
   /** Time awake with nobody asking anything and nothing computing. */
   idleSeconds: number;
-  /** In the currency of the prices. */
+  /** Of the amounts; null where there are none, or of accounts with several, whose sum says nothing. */
+  currency: string | null;
   cost: number;
   /** What the time asleep would have cost awake, less what it cost. */
   savedBySleeping: number;
@@ -156,20 +157,30 @@ export class Usage {
 
   /** The meter's intervals of one sandbox, oldest first, also of one that is no longer kept; or of a snapshot. @throws NotFoundError */
   async intervals(sandboxId: string, { signal, timeoutMs }: CallOptions = {}): Promise<UsageInterval[]> {
-    const { items } = await this.#transport.json<{ items: UsageIntervalWire[] }>({
-      method: "GET",
-      path: `/v1/sandboxes/${pathSegment("sandboxId", sandboxId)}/usage`,
-      signal,
-      timeoutMs,
-    });
-    return items.map(intervalFromWire);
+    const path = `/v1/sandboxes/${pathSegment("sandboxId", sandboxId)}/usage`;
+    const intervals: UsageInterval[] = [];
+    for (let after: number | null = 0; after !== null;) {
+      const page: { items: UsageIntervalWire[]; next_after: number | null } = await this.#transport.json({
+        method: "GET",
+        path,
+        query: { after },
+        signal,
+        timeoutMs,
+      });
+      intervals.push(...page.items.map(intervalFromWire));
+      after = page.next_after;
+    }
+    return intervals;
   }
 
-  /** What the account of the key pays. */
-  async prices({ signal, timeoutMs }: CallOptions = {}): Promise<Prices> {
-    return pricesFromWire(
-      await this.#transport.json<PricesWire>({ method: "GET", path: "/v1/prices", signal, timeoutMs }),
-    );
+  /** What the account of the key pays; for a key with the scope `operator` also what another does. */
+  async prices({
+    account,
+    signal,
+    timeoutMs,
+  }: CallOptions & { account?: string | undefined } = {}): Promise<Prices> {
+    const path = pricesPath(account);
+    return pricesFromWire(await this.#transport.json<PricesWire>({ method: "GET", path, signal, timeoutMs }));
   }
 
   /** Sets what an account pays, or all that have no prices of their own. Needs a key with the scope `operator`. */
@@ -184,12 +195,20 @@ export class Usage {
       disk_gib_month: prices.diskGibMonth,
       image_gib_month: prices.imageGibMonth,
     };
-    const path =
-      account === undefined ? "/v1/prices" : `/v1/accounts/${pathSegment("account", account)}/prices`;
+    const path = pricesPath(account);
     const json = JSON.stringify(wire);
     return pricesFromWire(
       await this.#transport.json<PricesWire>({ method: "PUT", path, json, signal, timeoutMs }),
     );
+  }
+
+  /** Takes an account's own prices off, or those of all that have none of their own: what is more general holds again. */
+  async removePrices({
+    account,
+    signal,
+    timeoutMs,
+  }: CallOptions & { account?: string | undefined } = {}): Promise<void> {
+    await this.#transport.text({ method: "DELETE", path: pricesPath(account), signal, timeoutMs });
   }
 
   /** The account's own budget and those of its tenants, with what is spent. */
@@ -233,6 +252,10 @@ export class Usage {
   }
 }
 
+function pricesPath(account: string | undefined): string {
+  return account === undefined ? "/v1/prices" : `/v1/accounts/${pathSegment("account", account)}/prices`;
+}
+
 function budgetPath(tenant: string | undefined): string {
   return tenant === undefined ? "/v1/account/budget" : `/v1/tenants/${pathSegment("tenant", tenant)}/budget`;
 }
@@ -267,6 +290,7 @@ function sumsFromWire(wire: UsageSumsWire): UsageSums {
     networkInBytes: wire.network_in_bytes,
     networkOutBytes: wire.network_out_bytes,
     idleSeconds: wire.idle_seconds,
+    currency: wire.currency,
     cost: wire.cost,
     savedBySleeping: wire.saved_by_sleeping,
     wastedByIdling: wire.wasted_by_idling,

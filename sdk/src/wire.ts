@@ -425,6 +425,7 @@ export interface UsageSumsWire {
   network_in_bytes: number;
   network_out_bytes: number;
   idle_seconds: number;
+  currency: string | null;
   cost: number;
   saved_by_sleeping: number;
   wasted_by_idling: number;

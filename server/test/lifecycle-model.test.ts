@@ -210,7 +210,7 @@ async function checkMeter(world: MortalWorld): Promise<void> {
   const usageStore = new UsageStore(database);
   const page = await sandboxStore.list(everything, { states: [], metadata: {}, limit: 10_000 });
   for (const { id, state, createdAt, endedAt } of page.items) {
-    const intervals = await usageStore.intervals(everything, id);
+    const { items: intervals } = await usageStore.intervals(everything, id);
     let at = createdAt;
     for (const [index, { number, from, to, state: held }] of intervals.entries()) {
       if (number !== index + 1) throw new Error(`interval ${index + 1} of ${id} has number ${number}`);

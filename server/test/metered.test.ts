@@ -142,7 +142,7 @@ describe("the meter of a sandbox", () => {
     expect(lost.closed).toMatchObject([
       { state: "running", from: T0, to: T0 + 60_000, uncertainMs: 3_540_000 },
     ]);
-    expect(lost.metered).toMatchObject({ state: "failed", from: T0 + 60_000 });
+    expect(lost.metered).toMatchObject({ state: "destroying", from: T0 + 60_000 }); // of which nothing is counted
   });
 
   test("says so too when it was never heard of after it was made", () => {

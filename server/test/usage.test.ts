@@ -156,7 +156,7 @@ describe("usage", () => {
     expect(reply.headers.get("content-type")).toContain("text/csv");
     const [head, line] = reply.text.split("\r\n");
     expect(head).toMatch(
-      /^tenant,day,running_seconds,.*,cost,saved_by_sleeping,wasted_by_idling,uncertain_seconds$/,
+      /^tenant,day,running_seconds,.*,currency,cost,saved_by_sleeping,wasted_by_idling,uncertain_seconds$/,
     );
     expect(line?.split(",").length).toBe(head?.split(",").length);
     expect(line).toMatch(/^sum,\d{4}-\d\d-\d\d,/);

@@ -114,15 +114,28 @@ function registerPrice(program: Command, context: CliContext): void {
   price
     .command("show")
     .summary("show what your account pays")
-    .action(async (_flags: unknown, command: Command) => {
+    .option("--account <id>", "what this account pays, for the operator")
+    .action(async ({ account }: { account?: string }, command: Command) => {
       const invocation = invocationOf(context, command);
-      const prices = await clientFor(invocation).usage.prices();
+      const prices = await clientFor(invocation).usage.prices({ account });
       invocation.answer(wireForm(prices), () => renderPrices(prices));
+    });
+  price
+    .command("rm")
+    .alias("remove")
+    .summary("take prices off: what is more general holds again")
+    .option("--account <id>", "of this account; default: of all that have none of their own")
+    .action(async ({ account }: { account?: string }, command: Command) => {
+      const invocation = invocationOf(context, command);
+      await clientFor(invocation).usage.removePrices({ account });
+      invocation.answer({ removed: true }, () => "Taken off.");
     });
   const set = price
     .command("set")
     .summary("change prices")
-    .description("Changes the prices that are given and leaves the others as they are for your own account.")
+    .description(
+      "Changes the prices that are given and leaves the others as that account has them; without --account as your own has them.",
+    )
     .option("--account <id>", "of this account alone")
     .option("--currency <code>", "three letters, such as EUR");
   for (const [option, , what] of PRICES) set.option(`--${option} <amount>`, what, parseAmount);
@@ -133,7 +146,7 @@ function registerPrice(program: Command, context: CliContext): void {
     const { account, currency } = flags as { account?: string; currency?: string };
     if (given.length === 0 && currency === undefined)
       throw new UsageError("name at least one price to set; --help lists them");
-    const before = await usage.prices();
+    const before = await usage.prices({ account });
     const changed = {
       ...before,
       ...Object.fromEntries(given),
@@ -176,10 +189,7 @@ const HEADS: Record<UsageGroup, [heading: string, of: Exclude<keyof UsageItem, k
   state: ["STATE", "state"],
 };
 
-function renderUsage(
-  { from, to, prices, items, total }: UsageReport,
-  groupBy: readonly UsageGroup[],
-): string {
+function renderUsage({ from, to, items, total }: UsageReport, groupBy: readonly UsageGroup[]): string {
   const heads = groupBy.map((group) => HEADS[group]);
   const sums = (item: UsageReport["total"]): string[] => [
     hours(item.seconds.running),
@@ -188,6 +198,7 @@ function renderUsage(
     hours(item.memoryGibSeconds),
     hours(item.cpuSeconds),
     money(item.cost),
+    item.currency ?? "",
     money(item.savedBySleeping),
     money(item.wastedByIdling),
   ];
@@ -198,7 +209,8 @@ function renderUsage(
     "vCPU h",
     "GiB h",
     "CPU USED h",
-    `COST ${prices.currency}`,
+    "COST",
+    "",
     "SAVED",
     "WASTED",
   ];

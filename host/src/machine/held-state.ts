@@ -192,9 +192,14 @@ export class HeldState {
     if (oomKills > live.oomKills) Object.assign(live, { oomKills, lastOomAt: this.parts.clock.now() });
   }
 
-  /** Counts what it has used since it was last counted. */
+  /** Counts what it has used since it was last counted. A reading that fails is made up for by the next, and holds nothing up. */
   meter({ handle }: Live): void {
-    readMeter(this.entry, handle, this.parts.driver, this.activity, this.parts.clock.now());
+    const { driver, clock, log } = this.parts;
+    try {
+      readMeter(this.entry, handle, driver, this.activity, clock.now());
+    } catch (error) {
+      log.warn({ op: "machine.meter", outcome: "not read", sandboxId: this.entry.id, err: error });
+    }
   }
 
   /** Milliseconds since a moment on the monotonic clock, for the log. */

@@ -29,15 +29,17 @@ export class IdleWatch {
     this.#options = options;
   }
 
-  /** @returns of how many it told: each once in an idle spell. @throws CodedError host_unavailable */
+  /** @returns of how many it told: each once in an idle spell. A host that does not answer is looked at the next time. */
   async sweep(scope: ServerScope): Promise<number> {
     const { sandboxes, clock, log } = this.#options;
     let told = 0;
+    const away = new Set<string>();
     for (const record of await sandboxes.idleSince(scope, clock.now() - LONG_MS, MOST_AT_ONCE)) {
+      if (away.has(record.host)) continue;
       try {
         if (await this.#look(record)) told += 1;
       } catch (error) {
-        if (error instanceof CodedError && error.code === "host_unavailable") throw error;
+        if (error instanceof CodedError && error.code === "host_unavailable") away.add(record.host);
         log.warn({ op: "sandbox.idle_awake", outcome: "not looked at", sandboxId: record.id, err: error });
       }
     }

@@ -24,6 +24,7 @@ import type { RouteDeps } from "./route-deps.ts";
 /** Longest time that is added up day by day. */
 const MAX_DAYS = 366;
 const DAY_MS = 86_400_000;
+const MAX_INTERVALS = 1_000;
 
 const timeSchema = z
   .string()
@@ -111,15 +112,31 @@ export function addUsageRoutes(deps: RouteDeps): void {
       description:
         "Oldest first: each begins where the one before ends, and the last has no end while the sandbox lives. Also of sandboxes that are no longer kept, and of snapshots that were deleted.",
       scope: "sandbox:read",
+      query: z.strictObject({
+        after: z.coerce.number().int().min(0).default(0).describe("Intervals after this number. Default 0."),
+        limit: z.coerce
+          .number()
+          .int()
+          .min(1)
+          .max(MAX_INTERVALS)
+          .default(MAX_INTERVALS)
+          .describe(`At most so many. Default ${MAX_INTERVALS}.`),
+      }),
       answers: {
-        200: { description: "Its intervals", schema: z.object({ items: z.array(usageIntervalSchema) }) },
+        200: {
+          description: "Its intervals, and where to go on; null at the end",
+          schema: z.object({
+            items: z.array(usageIntervalSchema),
+            next_after: z.number().int().nullable(),
+          }),
+        },
       },
     },
     async (call) => {
       const id = call.param("id");
-      const items = await usageStore.intervals(call.caller.scope, id);
-      if (items.length === 0) await deps.sandboxes.require(call.caller.scope, id);
-      return { status: 200, body: { items } };
+      const { items, nextAfter } = await usageStore.intervals(call.caller.scope, id, call.query);
+      if (items.length === 0 && call.query.after === 0) await deps.sandboxes.require(call.caller.scope, id);
+      return { status: 200, body: { items, next_after: nextAfter } };
     },
   );
 
@@ -133,6 +150,22 @@ export function addUsageRoutes(deps: RouteDeps): void {
       answers: { 200: { description: "The prices", schema: pricesSchema } },
     },
     async (call) => ({ status: 200, body: await priceStore.own(call.caller.scope) }),
+  );
+
+  api.add(
+    {
+      method: "get",
+      path: "/v1/accounts/{account_id}/prices",
+      tag: "usage",
+      summary: "What an account pays",
+      description: "For whoever sets prices. An account that nobody has made pays what all others pay.",
+      scope: "operator",
+      answers: { 200: { description: "The prices", schema: pricesSchema } },
+    },
+    async (call) => ({
+      status: 200,
+      body: (await priceStore.all(operatorOf(call.caller)))(call.param("account_id")),
+    }),
   );
 
   for (const [path, of] of [
@@ -241,7 +274,7 @@ export function addUsageRoutes(deps: RouteDeps): void {
         tag: "usage",
         summary: `Set the budget of ${of}`,
         description:
-          "At 80% of it an event `budget.warning` is written, at 100% `budget.exhausted`: from then on nothing is made or woken, and what is awake is hibernated, never destroyed, until the period is over or the budget raised.",
+          "At 80% of it an event `budget.warning` is written, at 100% `budget.exhausted`: from then on nothing is made or woken, and what is awake is hibernated, never destroyed for it, until the period is over or the budget raised. A sandbox's own clocks run on: one that is kept asleep for less than that ends by its retention.",
         scope: "admin",
         body: setBudgetSchema,
         answers: { 200: { description: "The budget", schema: budgetSchema } },
@@ -325,6 +358,7 @@ const SUM_COLUMNS = [
   "network_in_bytes",
   "network_out_bytes",
   "idle_seconds",
+  "currency",
   "cost",
   "saved_by_sleeping",
   "wasted_by_idling",

@@ -27,6 +27,8 @@ const FIRST_BACKOFF_MS = 100;
 const MAX_BACKOFF_MS = 5_000;
 /** After its own end a sandbox is taken for ended though its host can no longer tell, milliseconds: clocks differ. */
 const LOST_GRACE_MS = 60_000;
+/** How often it is noted of a sandbox that sleeps that its host still has it, milliseconds. */
+const ASLEEP_SEEN_MS = 60 * 60_000;
 
 /**
  * Keeps the records of one host true: follows its events, and on every (re)connect compares both sides in full.
@@ -221,14 +223,16 @@ export class HostWatch {
     machines: ReadonlyMap<string, Machine>,
   ): Promise<void> {
     const { store, clock } = this.#options;
+    const now = clock.now();
     const seen = records.flatMap((record) => {
       const machine = machines.get(record.id);
+      if (machine === undefined || machine.state !== record.state) return [];
       const isAwake = record.state === "running" || record.state === "paused";
-      return machine !== undefined && isAwake && machine.state === record.state
-        ? [{ record, used: machine.used }]
-        : [];
+      // One that sleeps takes little, and there may be very many of them.
+      const isDue = record.state === "hibernated" && now - record.metered.seenAt > ASLEEP_SEEN_MS;
+      return isAwake || isDue ? [{ record, used: machine.used }] : [];
     });
-    await store.noteSeen(host.scope, seen, clock.now());
+    await store.noteSeen(host.scope, seen, now);
   }
 
   /**

@@ -63,6 +63,18 @@ export class BudgetStore {
     return (await query.orderBy("tenant").execute()).map(toBudgetRecord);
   }
 
+  /** Whether one is spent, as it is on record now. */
+  async isExhausted(_scope: ServerScope, { account, tenant }: BudgetRecord, now: number): Promise<boolean> {
+    const row = await this.#db
+      .selectFrom("budgets")
+      .select("amount")
+      .where("account", "=", account)
+      .where("tenant", "=", tenant ?? WHOLE)
+      .where("exhausted_until", ">", now)
+      .executeTakeFirst();
+    return row !== undefined;
+  }
+
   /** Everybody's. */
   async all(_scope: ServerScope): Promise<BudgetRecord[]> {
     return (await this.#db.selectFrom("budgets").selectAll().execute()).map(toBudgetRecord);
@@ -85,18 +97,14 @@ export async function requireBudget(
     .executeTakeFirst();
   if (row === undefined) return;
   const until = new Date(row.exhausted_until ?? now).toISOString();
-  const name = row.tenant === WHOLE ? `account ${account}` : `tenant ${tenant}`;
+  const isOfAccount = row.tenant === WHOLE;
+  // What the account may spend is not for each of its tenants to know.
+  const whose = isOfAccount ? "the account" : `tenant ${tenant}`;
+  const amount = isOfAccount ? "" : ` of ${row.amount}`;
   throw new CodedError(
     "budget_exhausted",
-    `${name} has spent its budget of ${row.amount} for this ${row.period}, so this ${what} is refused; what was awake sleeps and is kept. It begins anew at ${until}; raise the budget to go on before`,
-    {
-      details: {
-        of: row.tenant === WHOLE ? "account" : "tenant",
-        amount: row.amount,
-        period: row.period,
-        renews_at: until,
-      },
-    },
+    `${whose} has spent its budget${amount} for this ${row.period}, so this ${what} is refused. What was awake sleeps, and is kept as its own clocks say. It begins anew at ${until}; raise the budget to go on before`,
+    { details: { of: isOfAccount ? "account" : "tenant", period: row.period, renews_at: until } },
   );
 }
 

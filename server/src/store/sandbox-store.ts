@@ -325,6 +325,8 @@ export class SandboxStore {
           .updateTable("sandboxes")
           .set({ metered_use })
           .where("id", "=", record.id)
+          .where("state", "=", record.state)
+          .where("generation", "=", record.generation)
           .where("metered_intervals", "=", record.metered.intervals)
           .where("metered_move", "=", record.metered.move)
           .execute();

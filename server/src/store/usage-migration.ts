@@ -33,7 +33,7 @@ export function usageMigration(types: ColumnTypes): Migration {
       await db.schema
         .createIndex("usage_intervals_owner")
         .on("usage_intervals")
-        .columns(["account", "to_at"])
+        .columns(["account", "to_at", "from_at"])
         .execute();
       const now = Date.now();
       const add = (name: string, type: typeof time, fallback: string | number): Promise<void> =>

@@ -1,4 +1,4 @@
-import { type Kysely, sql, type Transaction } from "kysely";
+import { type Kysely, sql } from "kysely";
 import {
   addQuantities,
   costOf,
@@ -63,9 +63,9 @@ interface Part {
 }
 
 const DAY_MS = 86_400_000;
-
-/** Rows that are read for one answer of {@link UsageStore.intervals}. */
-const MAX_INTERVALS = 10_000;
+/** Days since 1970, UTC. */
+const dayOf = (unixMs: number): number => Math.floor(unixMs / DAY_MS);
+const dayName = (day: number): string => new Date(day * DAY_MS).toISOString().slice(0, 10);
 
 /** Reads the meter: intervals that are over, and those that are open up to now. */
 export class UsageStore {
@@ -91,7 +91,7 @@ export class UsageStore {
     const owner = "account" in scope ? scope : { account: null, tenant: null };
     const parts = groupBy.includes("day")
       ? await this.#byDay(owner, filter, groupBy)
-      : await this.#parts(this.#db, owner, filter, groupBy);
+      : await this.#parts(owner, filter, groupBy);
     const groups = new Map<string, { keys: Partial<UsageItem>; sums: Sums }>();
     const total = new Sums();
     for (const part of parts) {
@@ -110,28 +110,38 @@ export class UsageStore {
     };
   }
 
-  /** What an account, or one of its tenants, has spent in a time. */
+  /** What an account has spent in a time, by tenant. */
   async spent(
     _scope: ServerScope,
-    owner: { account: string; tenant: string | null },
+    account: string,
     filter: UsageFilter,
     prices: Prices,
-  ): Promise<number> {
-    const sums = new Sums();
-    for (const part of await this.#parts(this.#db, owner, filter, [])) sums.add(part, prices);
-    return sums.cost;
+  ): Promise<Map<string, number>> {
+    const byTenant = new Map<string, Sums>();
+    for (const part of await this.#parts({ account, tenant: null }, filter, ["tenant"])) {
+      const sums = byTenant.get(part.tenant) ?? new Sums();
+      byTenant.set(part.tenant, sums);
+      sums.add(part, prices);
+    }
+    return new Map([...byTenant].map(([tenant, { cost }]) => [tenant, cost]));
   }
 
-  /** The intervals of one sandbox of the caller's, oldest first, the open one last. */
-  async intervals(scope: TenantScope, sandboxId: string): Promise<UsageInterval[]> {
+  /** At most `limit` intervals of one sandbox of the caller's after number `after`, oldest first; the open one is the last of all. */
+  async intervals(
+    scope: TenantScope,
+    sandboxId: string,
+    { after = 0, limit = 1_000 }: { after?: number; limit?: number } = {},
+  ): Promise<{ items: UsageInterval[]; nextAfter: number | null }> {
     let closed = this.#db
       .selectFrom("usage_intervals")
       .selectAll()
       .where("sandbox_id", "=", sandboxId)
-      .where("account", "=", scope.account);
+      .where("account", "=", scope.account)
+      .where("number", ">", after);
     if (scope.tenant !== null) closed = closed.where("tenant", "=", scope.tenant);
-    const rows = await closed.orderBy("number").limit(MAX_INTERVALS).execute();
+    const rows = await closed.orderBy("number").limit(limit).execute();
     const shown = rows.map((row) => toInterval(row, row.to_at));
+    if (rows.length === limit) return { items: shown, nextAfter: rows.at(-1)?.number ?? null };
     let open = this.#db
       .selectFrom("sandboxes")
       .selectAll()
@@ -140,7 +150,7 @@ export class UsageStore {
       .where("metered_state", "<>", "destroyed");
     if (scope.tenant !== null) open = open.where("tenant", "=", scope.tenant);
     const row = await open.executeTakeFirst();
-    if (row === undefined) return shown;
+    if (row === undefined) return { items: shown, nextAfter: null };
     const { account, tenant, template, cpu, memory_mb, disk_mb } = row;
     const metered = readMeterColumns(row);
     const rest: Omit<UsageIntervalTable, "to_at"> = {
@@ -158,98 +168,124 @@ export class UsageStore {
       ...usedSince(metered.base, metered.used),
       uncertain_ms: metered.uncertainMs,
     };
-    return [...shown, toInterval(rest, metered.until)];
+    return { items: [...shown, toInterval(rest, metered.until)], nextAfter: null };
   }
 
+  /**
+   * What lies within one day is added up by the database; what spans days, or begins or ends outside of what is asked for,
+   * is cut here.
+   */
   async #byDay(owner: Owner, filter: UsageFilter, groupBy: readonly UsageGroup[]): Promise<Part[]> {
-    const parts: Part[] = [];
-    for (let day = Math.floor(filter.from / DAY_MS) * DAY_MS; day < filter.to; day += DAY_MS) {
-      const within = {
-        ...filter,
-        from: Math.max(day, filter.from),
-        to: Math.min(day + DAY_MS, filter.to),
-      };
-      if (within.from >= filter.now) break;
-      const name = new Date(day).toISOString().slice(0, 10);
-      for (const part of await this.#parts(this.#db, owner, within, groupBy))
-        parts.push({ ...part, day: name });
-    }
-    return parts;
+    const days = (interval: Omit<UsageIntervalTable, "number" | "uncertain_ms">): Part[] => {
+      const parts: Part[] = [];
+      const from = Math.max(interval.from_at, filter.from);
+      const to = Math.min(interval.to_at, filter.to);
+      for (let day = dayOf(from); day * DAY_MS < to; day += 1) {
+        const part = clipped(
+          interval,
+          Math.max(day * DAY_MS, filter.from),
+          Math.min((day + 1) * DAY_MS, filter.to),
+        );
+        if (part !== undefined) parts.push({ ...part, day: dayName(day) });
+      }
+      return parts;
+    };
+    const within = await this.#closedParts(owner, filter, groupBy, true);
+    const cut = await this.#closedRows(owner, filter)
+      .where(({ or, eb }) =>
+        or([
+          eb("from_at", "<", filter.from),
+          eb("to_at", ">", filter.to),
+          eb(sql`from_at / ${DAY_MS}`, "<>", sql`(to_at - 1) / ${DAY_MS}`),
+        ]),
+      )
+      .selectAll()
+      .execute();
+    const open = [...(await this.#openIntervals(owner, filter)), ...(await this.#snapshots(owner, filter))];
+    return [...within, ...cut.flatMap(days), ...open.flatMap(days)];
   }
 
-  async #parts(
-    db: Kysely<Tables> | Transaction<Tables>,
-    owner: Owner,
-    filter: UsageFilter,
-    groupBy: readonly UsageGroup[],
-  ): Promise<Part[]> {
+  async #parts(owner: Owner, filter: UsageFilter, groupBy: readonly UsageGroup[]): Promise<Part[]> {
     return [
-      ...(await this.#closedParts(db, owner, filter, groupBy)),
-      ...(await this.#openParts(db, owner, filter)),
-      ...(await this.#snapshotParts(db, owner, filter)),
+      ...(await this.#closedParts(owner, filter, groupBy)),
+      ...[...(await this.#openIntervals(owner, filter)), ...(await this.#snapshots(owner, filter))].flatMap(
+        (interval) => clipped(interval, filter.from, filter.to) ?? [],
+      ),
     ];
   }
 
+  /** Intervals that are over, and lie at least in part in what is asked for. */
+  #closedRows(owner: Owner, { from, to, tenant, template, sandboxId }: UsageFilter) {
+    let query = this.#db.selectFrom("usage_intervals").where("to_at", ">", from).where("from_at", "<", to);
+    if (owner.account !== null) query = query.where("account", "=", owner.account);
+    if (owner.tenant !== null) query = query.where("tenant", "=", owner.tenant);
+    if (tenant !== undefined) query = query.where("tenant", "=", tenant);
+    if (template !== undefined) query = query.where("template", "=", template);
+    if (sandboxId !== undefined) query = query.where("sandbox_id", "=", sandboxId);
+    return query;
+  }
+
+  /** @param isByDay only what lies whole within one day of what is asked for, by day */
   async #closedParts(
-    db: Kysely<Tables>,
     owner: Owner,
-    { from, to, tenant, template, sandboxId }: UsageFilter,
+    filter: UsageFilter,
     groupBy: readonly UsageGroup[],
+    isByDay = false,
   ): Promise<Part[]> {
+    const { from, to } = filter;
     const [least, greatest] = this.#kind === "postgres" ? ["least", "greatest"] : ["min", "max"];
     const seconds = sql<number>`((${sql.raw(least)}(to_at, ${to}) - ${sql.raw(greatest)}(from_at, ${from})) / 1000.0)`;
     const share = sql<number>`(${seconds} * 1000.0 / (to_at - from_at))`;
     const isGrouped = (group: UsageGroup, column: "tenant" | "template" | "sandbox_id") =>
       groupBy.includes(group) ? sql<string>`${sql.ref(column)}` : sql<string>`''`;
     const sum = (value: ReturnType<typeof sql<number>>) => sql<number | string>`coalesce(sum(${value}), 0)`;
-    let query = db
-      .selectFrom("usage_intervals")
-      .select([
-        "account",
-        isGrouped("tenant", "tenant").as("tenant_key"),
-        isGrouped("template", "template").as("template_key"),
-        isGrouped("sandbox", "sandbox_id").as("sandbox_key"),
-        "state",
-        sum(sql`${seconds}`).as("seconds"),
-        sum(sql`cpu * ${seconds}`).as("cpu"),
-        sum(sql`memory_mb * ${seconds}`).as("memory_mb"),
-        sum(sql`disk_mb * ${seconds}`).as("disk_mb"),
-        sum(sql`image_bytes * ${seconds}`).as("image_bytes"),
-        sum(sql`cpu_seconds * ${share}`).as("cpu_seconds"),
-        sql<number | string>`coalesce(max(memory_peak_bytes), 0)`.as("memory_peak_bytes"),
-        sum(sql`network_in_bytes * ${share}`).as("network_in_bytes"),
-        sum(sql`network_out_bytes * ${share}`).as("network_out_bytes"),
-        sum(sql`idle_seconds * ${share}`).as("idle_seconds"),
-        sum(sql`cpu * idle_seconds * ${share}`).as("idle_cpu"),
-        sum(sql`memory_mb * idle_seconds * ${share}`).as("idle_memory_mb"),
-        sum(sql`disk_mb * idle_seconds * ${share}`).as("idle_disk_mb"),
-        // Told once, where the interval ends.
-        sum(sql`case when to_at <= ${to} then uncertain_ms else 0 end`).as("uncertain_ms"),
-      ])
-      .where("to_at", ">", from)
-      .where("from_at", "<", to);
-    if (owner.account !== null) query = query.where("account", "=", owner.account);
-    if (owner.tenant !== null) query = query.where("tenant", "=", owner.tenant);
-    if (tenant !== undefined) query = query.where("tenant", "=", tenant);
-    if (template !== undefined) query = query.where("template", "=", template);
-    if (sandboxId !== undefined) query = query.where("sandbox_id", "=", sandboxId);
+    let query = this.#closedRows(owner, filter).select([
+      "account",
+      isGrouped("tenant", "tenant").as("tenant_key"),
+      isGrouped("template", "template").as("template_key"),
+      isGrouped("sandbox", "sandbox_id").as("sandbox_key"),
+      (isByDay ? sql<number | string>`from_at / ${sql.lit(DAY_MS)}` : sql<number | string>`0`).as("day_key"),
+      "state",
+      sum(sql`${seconds}`).as("seconds"),
+      sum(sql`cpu * ${seconds}`).as("cpu"),
+      sum(sql`memory_mb * ${seconds}`).as("memory_mb"),
+      sum(sql`disk_mb * ${seconds}`).as("disk_mb"),
+      sum(sql`image_bytes * ${seconds}`).as("image_bytes"),
+      sum(sql`cpu_seconds * ${share}`).as("cpu_seconds"),
+      sql<number | string>`coalesce(max(memory_peak_bytes), 0)`.as("memory_peak_bytes"),
+      sum(sql`network_in_bytes * ${share}`).as("network_in_bytes"),
+      sum(sql`network_out_bytes * ${share}`).as("network_out_bytes"),
+      sum(sql`idle_seconds * ${share}`).as("idle_seconds"),
+      sum(sql`cpu * idle_seconds * ${share}`).as("idle_cpu"),
+      sum(sql`memory_mb * idle_seconds * ${share}`).as("idle_memory_mb"),
+      sum(sql`disk_mb * idle_seconds * ${share}`).as("idle_disk_mb"),
+      // Told once, where the interval ends.
+      sum(sql`case when to_at <= ${to} then uncertain_ms else 0 end`).as("uncertain_ms"),
+    ]);
+    if (isByDay)
+      query = query
+        .where("from_at", ">=", from)
+        .where("to_at", "<=", to)
+        .where(sql<boolean>`from_at / ${sql.lit(DAY_MS)} = (to_at - 1) / ${sql.lit(DAY_MS)}`);
     const rows = await query
-      .groupBy(["account", "tenant_key", "template_key", "sandbox_key", "state"])
+      .groupBy(["account", "tenant_key", "template_key", "sandbox_key", "day_key", "state"])
       .execute();
     return rows.map(
       ({
         account,
-        tenant_key: tenantKey,
-        template_key: templateKey,
-        sandbox_key: sandboxKey,
+        tenant_key: tenant,
+        template_key: template,
+        sandbox_key: sandboxId,
+        day_key: day,
         state,
         ...sums
       }) => ({
         account,
-        tenant: tenantKey,
-        template: templateKey,
-        sandbox_id: sandboxKey,
+        tenant,
+        template,
+        sandbox_id: sandboxId,
         state,
+        ...(isByDay ? { day: dayName(Number(day)) } : {}),
         ...(Object.fromEntries(Object.entries(sums).map(([name, value]) => [name, Number(value)])) as Omit<
           Part,
           "account" | "tenant" | "template" | "sandbox_id" | "state" | "day"
@@ -258,12 +294,9 @@ export class UsageStore {
     );
   }
 
-  async #openParts(
-    db: Kysely<Tables>,
-    owner: Owner,
-    { from, to, now, tenant, template, sandboxId }: UsageFilter,
-  ): Promise<Part[]> {
-    let query = db
+  /** Those of living sandboxes, until now or where their end was accepted. */
+  async #openIntervals(owner: Owner, { to, now, tenant, template, sandboxId }: UsageFilter) {
+    let query = this.#db
       .selectFrom("sandboxes")
       .select(["id", "account", "tenant", "template", "cpu", "memory_mb", "disk_mb"])
       .select(["metered_state", "metered_from", "metered_intervals", "metered_move", "metered_use"])
@@ -275,33 +308,26 @@ export class UsageStore {
     if (tenant !== undefined) query = query.where("tenant", "=", tenant);
     if (template !== undefined) query = query.where("template", "=", template);
     if (sandboxId !== undefined) query = query.where("id", "=", sandboxId);
-    const parts: Part[] = [];
-    for (const row of await query.execute()) {
+    return (await query.execute()).map((row) => {
       const metered = readMeterColumns(row);
-      const part = clipped(
-        {
-          ...row,
-          sandbox_id: row.id,
-          state: metered.state,
-          image_bytes: metered.imageBytes,
-          from_at: metered.from,
-          to_at: Math.min(now, metered.until ?? now),
-          ...usedSince(metered.base, metered.used),
-        },
-        from,
-        to,
-      );
-      if (part !== undefined) parts.push(part);
-    }
-    return parts;
+      return {
+        ...row,
+        sandbox_id: row.id,
+        state: metered.state,
+        image_bytes: metered.imageBytes,
+        from_at: metered.from,
+        to_at: Math.min(now, metered.until ?? now),
+        ...usedSince(metered.base, metered.used),
+      };
+    });
   }
 
-  async #snapshotParts(
-    db: Kysely<Tables>,
+  /** Of snapshots that are kept, until now. */
+  async #snapshots(
     owner: Owner,
-    { from, to, now, tenant, template, sandboxId }: UsageFilter,
-  ): Promise<Part[]> {
-    let query = db
+    { to, now, tenant, template, sandboxId }: UsageFilter,
+  ): Promise<UsageIntervalTable[]> {
+    let query = this.#db
       .selectFrom("snapshots")
       .select(["id", "account", "tenant", "template", "size_bytes", "created_at"])
       .where("kind", "<>", "fork")
@@ -312,12 +338,7 @@ export class UsageStore {
     if (tenant !== undefined) query = query.where("tenant", "=", tenant);
     if (template !== undefined) query = query.where("template", "=", template);
     if (sandboxId !== undefined) query = query.where("id", "=", sandboxId);
-    const parts: Part[] = [];
-    for (const row of await query.execute()) {
-      const part = clipped(snapshotInterval(row, now), from, to);
-      if (part !== undefined) parts.push(part);
-    }
-    return parts;
+    return (await query.execute()).map((row) => snapshotInterval(row, now));
   }
 }
 
@@ -411,6 +432,7 @@ const round = (value: number): number => Math.round(value * 1e6) / 1e6;
 /** Adds up parts, each with the prices of its account. */
 class Sums {
   cost = 0;
+  readonly #currencies = new Set<string>();
   #saved = 0;
   #wasted = 0;
   #quantities: Quantities = NO_QUANTITIES;
@@ -420,6 +442,7 @@ class Sums {
   add(part: Part, prices: Prices): void {
     // Amounts are times the seconds already.
     const held = quantitiesIn(asState(part.state), part, 1);
+    this.#currencies.add(prices.currency);
     const cost = costOf(held, prices);
     this.#quantities = addQuantities(this.#quantities, held);
     this.cost += cost;
@@ -459,6 +482,7 @@ class Sums {
       network_in_bytes: Math.round(counts.in),
       network_out_bytes: Math.round(counts.out),
       idle_seconds: round(counts.idle),
+      currency: this.#currencies.size === 1 ? ([...this.#currencies][0] ?? null) : null,
       cost: round(this.cost),
       saved_by_sleeping: round(this.#saved),
       wasted_by_idling: round(this.#wasted),

@@ -123,7 +123,7 @@ class MeterLog {
     if (until !== null) return;
     if (ENDS.includes(state) || state === "creating") return;
     const when = Math.max(from, Math.min(seenAt, at));
-    this.close("failed", when, 0, Math.max(0, at - when));
+    this.close("destroying", when, 0, Math.max(0, at - when));
   }
 
   close(state: SandboxState, at: number, imageBytes = 0, uncertainMs = 0): void {

@@ -220,6 +220,7 @@ export const ROUTES: Record<string, Row> = {
   "GET /v1/prices": { kind: "scoped" },
   "PUT /v1/prices": { kind: "operator", json: DEFAULT_PRICES },
   "DELETE /v1/prices": { kind: "operator", ok: 204 },
+  "GET /v1/accounts/{account_id}/prices": { kind: "operator" },
   "PUT /v1/accounts/{account_id}/prices": { kind: "operator", json: DEFAULT_PRICES },
   "DELETE /v1/accounts/{account_id}/prices": { kind: "operator", ok: 204 },
   "GET /v1/budgets": { kind: "scoped" },
