@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import {
   DEFAULT_PRICES,
   estimate,
@@ -22,8 +22,10 @@ import { type Database, openDatabase } from "../src/store/open-database.ts";
 import type { SandboxRecord } from "../src/store/sandbox-record.ts";
 import { SandboxStore } from "../src/store/sandbox-store.ts";
 import { UsageStore } from "../src/store/usage-store.ts";
+import { startPostgres } from "./postgres.ts";
 
-const T0 = Date.UTC(2026, 10, 1);
+/** Not at midnight, so that a trace spans two days. */
+const T0 = Date.UTC(2026, 10, 1, 7, 30);
 const WINDOW = { from_ms: T0, to_ms: T0 + 86_400_000 };
 const PRICES = { ...DEFAULT_PRICES, disk_gib_month: 5 };
 const MACHINERY = {
@@ -37,17 +39,7 @@ const MACHINERY = {
   wake_seconds: 0.75,
 };
 
-let directory: string;
-let database: Database;
 const clock = new FakeClock(WINDOW.to_ms);
-beforeAll(async () => {
-  directory = mkdtempSync(join(tmpdir(), "torpor-estimate-"));
-  database = await openDatabase({ kind: "sqlite", path: join(directory, "store.sqlite") });
-});
-afterAll(async () => {
-  await database.close();
-  rmSync(directory, { recursive: true, force: true });
-});
 
 const traces = fc.array(
   fc.record<Use>({
@@ -117,39 +109,65 @@ async function live(
   } else if (record !== undefined) await store.note(record, { use: { moves, used: NO_USE } });
 }
 
-test("what a trace is estimated to cost is what the meter says of it once it has happened, to the cent and beyond", async () => {
-  let run = 0;
-  await fc.assert(
-    fc.asyncProperty(traces, policies, async (trace, policy) => {
-      run += 1;
-      const account = `account${run}`;
-      const scope = TenantScope.fromVerifiedKey({ keyId: "k", account, tenant: null });
-      const store = new SandboxStore(database, undefined, undefined, clock);
-      const sandboxes = new Map<number, HeldInterval[]>();
-      for (const interval of intervalsOf(trace, policy, MACHINERY, WINDOW.to_ms))
-        sandboxes.set(interval.sandbox, [...(sandboxes.get(interval.sandbox) ?? []), interval]);
-      for (const intervals of sandboxes.values()) await live(store, scope, intervals);
+describe.each(["sqlite", "postgres"] as const)("on %s", (kind) => {
+  const release: (() => Promise<void> | void)[] = [];
+  let database: Database;
+  beforeAll(async () => {
+    if (kind === "postgres") {
+      const postgres = await startPostgres();
+      release.push(() => postgres[Symbol.asyncDispose]());
+      database = await openDatabase({ kind, url: postgres.url });
+    } else {
+      const directory = mkdtempSync(join(tmpdir(), "torpor-estimate-"));
+      release.push(() => rmSync(directory, { recursive: true, force: true }));
+      database = await openDatabase({ kind, path: join(directory, "store.sqlite") });
+    }
+    release.push(() => database.close());
+  }, 60_000);
+  afterAll(async () => {
+    for (const each of release.toReversed()) await each();
+  });
 
-      const estimated = estimate(usesByTenant(trace), policy, MACHINERY, PRICES, WINDOW);
-      const { from_ms: from, to_ms: to } = WINDOW;
-      const metered = await new UsageStore(database).sums(
-        scope,
-        { from, to, now: to },
-        ["state"],
-        () => PRICES,
-      );
-      // The store's times are whole milliseconds, and its sums are rounded to a millionth.
-      expect(metered.total.cost).toBeCloseTo(estimated.cost, 4);
-      const held = (state: SandboxState): number =>
-        metered.items.find((item) => item.state === state)?.seconds[state as "running"] ?? 0;
-      const truth = (state: SandboxState): number =>
-        [...sandboxes.values()]
-          .flat()
-          .filter((interval) => interval.state === state)
-          .reduce((sum, interval) => sum + Math.min(interval.to_ms, to) - interval.from_ms, 0) / 1_000;
-      expect(held("running")).toBeCloseTo(truth("running"), 1);
-      expect(held("paused")).toBeCloseTo(truth("paused"), 1);
-    }),
-    { numRuns: 60 },
-  );
-}, 60_000);
+  test("what a trace is estimated to cost is what the meter says of it once it has happened, to the cent and beyond", async () => {
+    let run = 0;
+    await fc.assert(
+      fc.asyncProperty(traces, policies, async (trace, policy) => {
+        run += 1;
+        const account = `account${run}`;
+        const scope = TenantScope.fromVerifiedKey({ keyId: "k", account, tenant: null });
+        const store = new SandboxStore(database, undefined, undefined, clock);
+        const sandboxes = new Map<number, HeldInterval[]>();
+        for (const interval of intervalsOf(trace, policy, MACHINERY, WINDOW.to_ms))
+          sandboxes.set(interval.sandbox, [...(sandboxes.get(interval.sandbox) ?? []), interval]);
+        for (const intervals of sandboxes.values()) await live(store, scope, intervals);
+
+        const estimated = estimate(usesByTenant(trace), policy, MACHINERY, PRICES, WINDOW);
+        const { from_ms: from, to_ms: to } = WINDOW;
+        const metered = await new UsageStore(database).sums(
+          scope,
+          { from, to, now: to },
+          ["state"],
+          () => PRICES,
+        );
+        // By day it is the same, also where days, intervals and what is asked for begin and end in each other.
+        const cut = { from: from + 3_600_001, to: to + 7_200_000, now: to };
+        const whole = await new UsageStore(database).sums(scope, cut, [], () => PRICES);
+        const byDay = await new UsageStore(database).sums(scope, cut, ["day"], () => PRICES);
+        expect(byDay.total.cost).toBeCloseTo(whole.total.cost, 5);
+        expect(byDay.items.reduce((sum, { cost }) => sum + cost, 0)).toBeCloseTo(whole.total.cost, 5);
+        // The store's times are whole milliseconds, and its sums are rounded to a millionth.
+        expect(metered.total.cost).toBeCloseTo(estimated.cost, 4);
+        const held = (state: SandboxState): number =>
+          metered.items.find((item) => item.state === state)?.seconds[state as "running"] ?? 0;
+        const truth = (state: SandboxState): number =>
+          [...sandboxes.values()]
+            .flat()
+            .filter((interval) => interval.state === state)
+            .reduce((sum, interval) => sum + Math.min(interval.to_ms, to) - interval.from_ms, 0) / 1_000;
+        expect(held("running")).toBeCloseTo(truth("running"), 1);
+        expect(held("paused")).toBeCloseTo(truth("paused"), 1);
+      }),
+      { numRuns: 40 },
+    );
+  }, 60_000);
+});

@@ -192,11 +192,11 @@ export class UsageStore {
     };
     const within = await this.#closedParts(owner, filter, groupBy, true);
     const cut = await this.#closedRows(owner, filter)
-      .where(({ or, eb }) =>
-        or([
-          eb("from_at", "<", filter.from),
-          eb("to_at", ">", filter.to),
-          eb(sql`from_at / ${DAY_MS}`, "<>", sql`(to_at - 1) / ${DAY_MS}`),
+      .where((where) =>
+        where.or([
+          where("from_at", "<", filter.from),
+          where("to_at", ">", filter.to),
+          where(sql`from_at / ${sql.lit(DAY_MS)}`, "<>", sql`(to_at - 1) / ${sql.lit(DAY_MS)}`),
         ]),
       )
       .selectAll()

@@ -29,6 +29,12 @@ const MAX_PENDING = 1_000;
 const PAGE_EVENTS = 200;
 /** Events of others, after which a webhook's place is moved past them. */
 const SKIP_EVENTS = 10_000;
+/**
+ * A look at all webhooks is followed by a rest of so many times its length, at most a second: however many there are and
+ * however fast things happen, requests come first.
+ */
+const REST_FACTOR = 4;
+const MAX_REST_MS = 1_000;
 /** Longest time between two looks, milliseconds. */
 const MAX_WAIT_MS = 30_000;
 /** After an error of the store. */
@@ -70,8 +76,10 @@ export class WebhookDispatcher {
     while (!signal.aborted) {
       const { version } = feed;
       let waitMs = MAX_WAIT_MS;
+      const startedAt = clock.monotonic();
       try {
         const nextAt = await this.#turn();
+        await this.#rest(Math.min((clock.monotonic() - startedAt) * REST_FACTOR, MAX_REST_MS));
         if (nextAt !== null) waitMs = Math.min(Math.max(nextAt - clock.now(), 0), MAX_WAIT_MS);
       } catch (error) {
         if (signal.aborted) return;
@@ -82,6 +90,20 @@ export class WebhookDispatcher {
       }
       if ((await feed.wait(version, waitMs, signal)) === "closed") return;
     }
+  }
+
+  #rest(ms: number): Promise<void> {
+    const { signal } = this.#closing;
+    return new Promise((resolve) => {
+      if (signal.aborted) return resolve();
+      const cancel = this.#options.clock.after(ms, done);
+      signal.addEventListener("abort", done, { once: true });
+      function done(): void {
+        cancel();
+        signal.removeEventListener("abort", done);
+        resolve();
+      }
+    });
   }
 
   /** Looks at every webhook once. @returns when there is something to do again, if nothing happens before */
