@@ -1,4 +1,4 @@
-import { type CreateSandboxRequest, createSandboxSchema } from "@torpor/protocol";
+import { type CreateSandboxRequest, createSandboxSchema, LIMITS } from "@torpor/protocol";
 import { z } from "zod";
 import { checkInput } from "../http/check-input.ts";
 import { refused } from "../sandbox/create-plan.ts";
@@ -10,11 +10,15 @@ import type { TemplateChoice } from "./template-reference.ts";
 /** A sandbox woken by traffic lives for its timeout again, and at least this long, seconds: as E2B's do. */
 const LEAST_WAKE_TTL_SECONDS = 300;
 
+/** What a Host header can be, with `${PORT}` for the port. */
+const MASK = /^(?:[A-Za-z0-9._:[\]-]|\$\{PORT\})+$/;
+
 /** `timeout` of a body, seconds. */
 export const timeoutSeconds = z
   .number({ error: "must be a whole number of seconds, e.g. 300" })
   .int("must be a whole number of seconds")
-  .min(1, "must be greater than 0");
+  .min(1, "must be greater than 0")
+  .max(LIMITS.maxTtlSeconds, `must be at most ${LIMITS.maxTtlSeconds} seconds (30 days)`);
 
 /** `timeout` of a body, seconds; `fallback` when it is left out. */
 export function timeoutField(fallback: number) {
@@ -38,7 +42,11 @@ function newSandboxSchema(defaultTimeoutSeconds: number) {
     network: egressSchema
       .extend({
         allowPublicTraffic: z.boolean().nullish(),
-        maskRequestHost: z.string().min(1).max(256).nullish(),
+        maskRequestHost: z
+          .string()
+          .max(256)
+          .regex(MASK, "must be a host, with or without a port, e.g. localhost:${PORT}")
+          .nullish(),
         httpsPorts: z.array(z.number()).nullish(),
       })
       .nullish(),

@@ -4,6 +4,7 @@ import type { ShowError } from "../http/answer.ts";
 /** Where E2B's API has another status than ours. Its clients go by `code` of the body, which is the status. */
 const STATUSES: Partial<Record<ErrorCode, number>> = {
   quota_exceeded: 429, // more sandboxes at a time than one may have
+  budget_exhausted: 429, // their clients know no 402
 };
 
 /** Errors as E2B's REST API has them: `{code, message}`. */

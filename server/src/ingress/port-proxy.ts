@@ -16,6 +16,8 @@ export interface PortTarget {
   path: string;
   /** Whether the sandbox may be woken for it. */
   wake: boolean;
+  /** Whether it counts as no use of the sandbox. Default false. */
+  isPassive?: boolean;
   forwarding: Forwarding;
   answerHeaders: (headers: IncomingHttpHeaders) => OutgoingHttpHeaders;
 }
@@ -187,6 +189,7 @@ export class PortProxy {
 
 function headersOf(target: PortTarget, incoming: IncomingMessage): OutgoingHttpHeaders {
   const headers = requestHeaders(incoming, target.forwarding);
+  if (target.isPassive === true) headers["x-torpor-passive"] = "1";
   if (!target.wake) headers[PORT_HEADERS.wake] = "never";
   return headers;
 }

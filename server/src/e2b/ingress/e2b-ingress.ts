@@ -1,5 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
+import { setImmediate } from "node:timers/promises";
 import { type Clock, type Log, responseInsteadOfUpgrade } from "@torpor/base";
 import { CODE_PORT, CodedError, GUEST_PORT, isEnding } from "@torpor/protocol";
 import type { Placement } from "../../host/placement.ts";
@@ -15,7 +16,7 @@ import type { SandboxRecord } from "../../store/sandbox-record.ts";
 import type { VisitStore } from "../../store/visit-store.ts";
 import { type E2bTokens, isToken } from "../e2b-tokens.ts";
 import { isPaused, isPublic } from "../shown-e2b-sandbox.ts";
-import { isExpired, isSignedWith, signedUrl } from "./signed-url.ts";
+import { isExpired, isSignature, isSignedWith, type SignedUrl, signedPath, signedUrl } from "./signed-url.ts";
 import { refuseVisit } from "./visit-refusal.ts";
 import { type VisitTarget, VisitTargets } from "./visit-target.ts";
 
@@ -52,6 +53,16 @@ const WITHHELD = new Set([
   "x-access-token",
 ]);
 const TRAFFIC_HEADER = "e2b-traffic-access-token";
+/** Sandboxes whose tokens are tried for a signature before other requests have their turn. */
+const TRIED_AT_ONCE = 200;
+
+/** How a request that is let in goes on. */
+interface Entry {
+  /** Path and query for the program inside. */
+  path: string;
+  /** Whether it only looks whether the sandbox runs: that neither wakes it nor counts as use of it. */
+  isLook: boolean;
+}
 
 /**
  * Passes what E2B's clients send to sandboxes: to the agent and the code interpreter with the sandbox's token, to its other
@@ -134,11 +145,14 @@ export class E2bIngress {
     if (named !== undefined) return named;
     const { store, tokens } = this.#options;
     const signed = signedUrl(incoming.method, incoming.url ?? "");
-    if (signed !== undefined)
-      for (const sandboxId of await store.livingIds())
-        if (isSignedWith(signed, tokens.agentTokenOf(sandboxId)))
-          return { sandboxId, port: GUEST_PORT, isOfHost: false };
-    throw new CodedError("unauthenticated", "invalid signature");
+    if (signed === undefined || !isSignature(signed)) throw invalidSignature();
+    this.#requireInTime(signed);
+    for (const [index, sandboxId] of (await store.livingIds()).entries()) {
+      if (index % TRIED_AT_ONCE === TRIED_AT_ONCE - 1) await setImmediate();
+      if (isSignedWith(signed, tokens.agentTokenOf(sandboxId)))
+        return { sandboxId, port: GUEST_PORT, isOfHost: false };
+    }
+    throw invalidSignature();
   }
 
   async #visit(
@@ -150,15 +164,17 @@ export class E2bIngress {
     const sandbox = await store.find(named.sandboxId);
     if (sandbox === undefined) throw sandboxNotFound(named.sandboxId);
     if (isEnding(sandbox.state)) throw sandboxEnded(sandbox);
-    this.#requireEntry(incoming, named, sandbox);
+    const { path, isLook } = this.#requireEntry(incoming, named, sandbox);
     Object.assign(notes, { sandboxId: sandbox.id, tenant: sandbox.tenant, port: named.port });
     if (sandbox.state === "creating")
       throw new CodedError("conflict", "The sandbox is still being created; try again shortly");
-    if (isPaused(sandbox) && !sandbox.autoWake)
+    if (isPaused(sandbox) && (isLook || !sandbox.autoWake))
       throw new CodedError("wrong_state", "The sandbox is paused; connect to it to resume it");
     const host = await placement.of(sandbox.host);
-    await sandboxes.wakeForVisit(sandbox, host);
-    activity.note(sandbox);
+    if (!isLook) {
+      await sandboxes.wakeForVisit(sandbox, host);
+      activity.note(sandbox);
+    }
     const mask = sandbox.e2b?.maskRequestHost?.replaceAll("${PORT}", String(named.port));
     const seenHost = mask ?? (named.isOfHost ? incoming.headers.host : undefined);
     const isEncrypted = "encrypted" in incoming.socket;
@@ -167,8 +183,9 @@ export class E2bIngress {
       target: {
         client: host.client,
         port: named.port,
-        path: incoming.url ?? "/",
-        wake: sandbox.autoWake,
+        path,
+        wake: sandbox.autoWake && !isLook,
+        isPassive: isLook,
         forwarding: {
           protocol: isEncrypted ? "https:" : "http:",
           ...(seenHost === undefined ? {} : { host: seenHost }),
@@ -181,9 +198,10 @@ export class E2bIngress {
   }
 
   /** @throws CodedError unless the request brings what its port asks for */
-  #requireEntry(incoming: IncomingMessage, { port }: VisitTarget, sandbox: SandboxRecord): void {
-    const { tokens, clock } = this.#options;
+  #requireEntry(incoming: IncomingMessage, { port }: VisitTarget, sandbox: SandboxRecord): Entry {
+    const { tokens } = this.#options;
     const { headers, method, url = "/" } = incoming;
+    const entry: Entry = { path: url, isLook: false };
     const [pathname = "/"] = url.split("?", 1);
     // E2B's client brings no token with its calls for contexts: those are as open as the owner's own ports.
     const isOfContexts =
@@ -196,19 +214,29 @@ export class E2bIngress {
         );
       if (!isPublic(sandbox) && !isToken(headers[TRAFFIC_HEADER], tokens.trafficToken(sandbox)))
         throw new CodedError("permission_denied", "the e2b-traffic-access-token is missing or wrong");
-      return;
+      return entry;
     }
     if (port === GUEST_PORT && !AGENT_PATHS.test(pathname))
       throw new CodedError("not_found", `${pathname.slice(0, 100)} is no path of the sandbox's agent`);
-    if (port === GUEST_PORT && pathname === "/health" && method === "GET") return;
     const token = tokens.agentToken(sandbox);
+    if (isToken(headers["x-access-token"], token)) return entry;
+    if (port === GUEST_PORT && pathname === "/health" && method === "GET" && sandbox.e2b !== null)
+      return { path: "/health", isLook: true };
     const signed = port === GUEST_PORT ? signedUrl(method, url) : undefined;
-    if (headers["x-access-token"] !== undefined || signed === undefined) {
-      if (isToken(headers["x-access-token"], token)) return;
+    if (headers["x-access-token"] !== undefined || signed === undefined)
       throw new CodedError("unauthenticated", "the X-Access-Token of this sandbox is missing or wrong");
-    }
-    if (!isSignedWith(signed, token)) throw new CodedError("unauthenticated", "invalid signature");
-    if (isExpired(signed, clock.now()))
+    if (!isSignedWith(signed, token)) throw invalidSignature();
+    this.#requireInTime(signed);
+    return { path: signedPath(signed), isLook: false };
+  }
+
+  /** @throws CodedError unauthenticated */
+  #requireInTime(signed: SignedUrl): void {
+    if (isExpired(signed, this.#options.clock.now()))
       throw new CodedError("unauthenticated", "signature is already expired");
   }
+}
+
+function invalidSignature(): CodedError {
+  return new CodedError("unauthenticated", "invalid signature");
 }

@@ -45,6 +45,7 @@ function shown(
         ? { status: 401, body: { code: "unauthenticated", message: error.message } }
         : { status: 401, body: { code: 401, message: error.message } };
     case "quota_exceeded":
+    case "budget_exhausted":
       return { status: 429, body: { sandboxId, message: error.message, code: 429 } };
     default:
       return { status: error.status, body: { sandboxId, message: error.message, code: error.status } };

@@ -1,4 +1,3 @@
-import type { IncomingMessage } from "node:http";
 import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
 import type { Answer, Call } from "../../http/api.ts";
@@ -7,15 +6,19 @@ import type { RouteDeps } from "../../routes/route-deps.ts";
 import { BUILD_LOG_LEVELS, type BuildLogEntry } from "../../store/build-log-store.ts";
 import { addE2bRoute } from "../routes/add-e2b-route.ts";
 import { buildSpecSchema } from "./build-spec.ts";
+import { uploadOrigin } from "./upload-origin.ts";
+
+/** More than any host has, and what every database takes: 1 TiB. */
+const mebibytes = z.number().int().positive().max(1_048_576).nullish();
 
 const requestSchema = z.object({
   name: z.string().max(400).nullish(),
   /** What older clients send for it. */
   alias: z.string().max(400).nullish(),
   tags: z.array(z.string().max(200)).max(100).nullish(),
-  cpuCount: z.number().positive().nullish(),
-  memoryMB: z.number().int().positive().nullish(),
-  minFreeDiskMb: z.number().int().positive().nullish(),
+  cpuCount: z.number().positive().max(1_024).nullish(),
+  memoryMB: mebibytes,
+  minFreeDiskMb: mebibytes,
 });
 
 const requestedSchema = z.object({
@@ -112,7 +115,7 @@ export function addE2bBuildRoutes(deps: RouteDeps): void {
         throw new CodedError("invalid_request", "the hash of the files must be a SHA-256, hexadecimal");
       const present = await templateFiles.has(template, asked.data);
       const token = await templateFiles.grant(scope, template, asked.data);
-      const url = new URL(`/templates/${template.id}/files/${asked.data}`, originOf(call.incoming));
+      const url = new URL(`/templates/${template.id}/files/${asked.data}`, uploadOrigin(call.incoming));
       url.searchParams.set("token", token);
       return { status: 201, body: { present, url: url.href } };
     },
@@ -207,10 +210,4 @@ function shownEntry({ at, level, message, step }: BuildLogEntry): z.input<typeof
     message,
     ...(step === null ? {} : { step }),
   };
-}
-
-/** The origin by which this client reaches the server, behind a proxy that ends TLS too. */
-function originOf({ headers }: IncomingMessage): string {
-  const protocol = headers["x-forwarded-proto"] === "https" ? "https" : "http";
-  return `${protocol}://${headers.host ?? "localhost"}`;
 }

@@ -89,9 +89,13 @@ export class BuildSandbox {
 
   /** Unpacks a tar into a folder, owned by root. @throws BuildFailed */
   async unpack(path: string, tar: Readable): Promise<void> {
+    const broken = new AbortController();
+    tar.once("error", (error) => broken.abort(error));
     try {
-      await unpackArchive(this.#target, { path, user: "root", tar }, this.#signal);
+      const signal = AbortSignal.any([this.#signal, broken.signal]);
+      await unpackArchive(this.#target, { path, user: "root", tar }, signal);
     } catch (error) {
+      if (broken.signal.aborted) throw brokenArchive(broken.signal.reason as NodeJS.ErrnoException);
       throw new BuildFailed(`unpacking failed: ${failureText(error)}`, { cause: error });
     } finally {
       tar.destroy();
@@ -153,6 +157,18 @@ function failureOf(end: {
   if (end.outcome === "timed_out") return "it took too long";
   if (end.outcome === "signalled") return `signal: ${end.signal}`;
   return end.message ?? end.outcome;
+}
+
+/** Of zlib's errors alone the words are the owner's: others name files of this server. */
+function brokenArchive(error: NodeJS.ErrnoException): BuildFailed {
+  const why =
+    error.code?.startsWith("Z_") === true ? `it is broken gzip: ${error.message}` : "see the server's log";
+  return new BuildFailed(
+    `unpacking failed: the uploaded archive could not be read: ${why}; upload it again`,
+    {
+      cause: error,
+    },
+  );
 }
 
 /** The error of one who was told to stop. */

@@ -49,23 +49,21 @@ export async function copyFiles(
   if (mode !== "" && !MODE.test(mode))
     throw new BuildFailed(`COPY has the mode '${mode.slice(0, 80)}', which is not octal`);
   const base = literalPrefix(source);
-  const tar = await files(filesHash);
-  if (tar === undefined)
-    throw new BuildFailed(
-      `the files of COPY ${source} are not here: they were not uploaded to this server, or were removed meanwhile; build again`,
-    );
   const made = await sandbox.run({
     command: ["mktemp", "-d", "/tmp/torpor-copy-XXXXXX"],
     user: "root",
     cwd: "/",
   });
   const folder = made.stdout.trim();
-  if (made.failure !== null || !folder.startsWith("/tmp/torpor-copy-")) {
-    tar.destroy();
+  if (made.failure !== null || !folder.startsWith("/tmp/torpor-copy-"))
     throw new BuildFailed(
       `COPY could not make a folder to unpack in: ${made.failure ?? "mktemp said nothing"}`,
     );
-  }
+  const tar = await files(filesHash);
+  if (tar === undefined)
+    throw new BuildFailed(
+      `the files of COPY ${source} are not here: they were not uploaded to this server, or were removed meanwhile; build again`,
+    );
   await sandbox.unpack(folder, tar);
   const said: string[] = [];
   const { failure } = await sandbox.run({

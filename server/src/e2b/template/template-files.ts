@@ -1,10 +1,10 @@
 import { createHash } from "node:crypto";
-import { createReadStream, createWriteStream } from "node:fs";
-import { mkdir, mkdtemp, open, readdir, rename, rm, stat, utimes } from "node:fs/promises";
+import { createWriteStream } from "node:fs";
+import { type FileHandle, mkdir, mkdtemp, open, readdir, rename, rm, stat, utimes } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Readable } from "node:stream";
-import { pipeline } from "node:stream/promises";
+import { pipeline, type Readable } from "node:stream";
+import { pipeline as piped } from "node:stream/promises";
 import { createGunzip } from "node:zlib";
 import type { Clock } from "@torpor/base";
 import { CodedError, randomText } from "@torpor/protocol";
@@ -113,7 +113,7 @@ export class TemplateFiles {
     await this.#makeRoom(folder, bytes);
     const part = join(folder, `.part-${randomText(20)}`);
     try {
-      await pipeline(body, createWriteStream(part, { flags: "wx", mode: 0o600 }));
+      await piped(body, createWriteStream(part, { flags: "wx", mode: 0o600 }));
       const written = (await stat(part)).size;
       if (written !== bytes)
         throw new CodedError(
@@ -127,16 +127,28 @@ export class TemplateFiles {
     }
   }
 
-  /** The tar of that hash, decompressed if it was compressed; undefined when it is not here. */
+  /**
+   * The tar of that hash, decompressed if it was compressed; undefined when it is not here. To be read at once, or
+   * destroyed: it holds the file open.
+   */
   async open(build: BuildRecord, hash: string): Promise<Readable | undefined> {
     if (!(await this.has(build, hash))) return undefined;
-    const path = await this.#pathOf(build, hash);
-    const file = createReadStream(path);
-    if (!(await isGzip(path))) return file;
-    const gunzip = createGunzip();
-    file.once("error", (error) => gunzip.destroy(error));
-    gunzip.once("close", () => file.destroy());
-    return file.pipe(gunzip);
+    const file = await open(await this.#pathOf(build, hash));
+    let isCompressed: boolean;
+    try {
+      isCompressed = await isGzip(file);
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+    const stored = file.createReadStream({ start: 0 });
+    // What is wrong with the archive is its reader's to tell; without a listener of our own, one who is late would end the server.
+    stored.on("error", () => {});
+    if (!isCompressed) return stored;
+    const tar = createGunzip();
+    tar.on("error", () => {});
+    pipeline(stored, tar, () => {});
+    return tar;
   }
 
   /** Removes archives that no build has used for a week, and what uploads left that broke off. @returns how many */
@@ -209,12 +221,7 @@ async function filesOf(folder: string): Promise<{ path: string; bytes: number; u
   return files;
 }
 
-async function isGzip(path: string): Promise<boolean> {
-  const file = await open(path);
-  try {
-    const { buffer, bytesRead } = await file.read(Buffer.alloc(2), 0, 2, 0);
-    return bytesRead === 2 && buffer[0] === 0x1f && buffer[1] === 0x8b;
-  } finally {
-    await file.close();
-  }
+async function isGzip(file: FileHandle): Promise<boolean> {
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(2), 0, 2, 0);
+  return bytesRead === 2 && buffer[0] === 0x1f && buffer[1] === 0x8b;
 }
