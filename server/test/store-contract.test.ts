@@ -21,6 +21,7 @@ import type { SandboxRecord } from "../src/store/sandbox-record.ts";
 import { type NewSandbox, SandboxStore } from "../src/store/sandbox-store.ts";
 import { SessionStore } from "../src/store/session-store.ts";
 import { type NewSnapshot, type SnapshotRecord, SnapshotStore } from "../src/store/snapshot-store.ts";
+import { TemplateStore } from "../src/store/template-store.ts";
 import { startPostgres } from "./postgres.ts";
 
 const housekeeping = ServerScope.forHousekeeping();
@@ -178,6 +179,68 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     expect(await left(now, now)).toEqual([made.id]);
     await snapshots.remove(made, "system:test");
     expect(await left(now, now)).toEqual([]);
+  });
+
+  test("the image of a built template is left over once no build names it", async () => {
+    const name = account();
+    const now = 1_700_000_000_000;
+    const templates = new TemplateStore(database);
+    const image = await snapshots.insert(scopeOf(name), {
+      ...blankSnapshot(name),
+      kind: "template",
+      created_at: now,
+    });
+    await snapshots.finish(image, { sizeBytes: 1, generation: 1 });
+    const left = async (madeBefore: number): Promise<string[]> =>
+      (await snapshots.leftovers(housekeeping, now, madeBefore, 100))
+        .filter((one) => one.account === name)
+        .map(({ id }) => id);
+    expect(await left(now)).toEqual([]);
+    expect(await left(now + 1)).toEqual([image.id]);
+    const asked = { name: "mine", tags: ["default"], cpu: null, memoryMb: null, minFreeDiskMb: null };
+    const { build } = await templates.request(scopeOf(name), asked, now);
+    await templates.begin(build, now);
+    const made = { snapshotId: image.id, defaults: { env: {}, user: "user", workdir: "/" } };
+    expect(await templates.finish(build, made, now)).toBe(true);
+    expect(await left(now + 1)).toEqual([]);
+    await templates.removeBuild(build);
+    expect(await left(now + 1)).toEqual([image.id]);
+  });
+
+  test("counts a tenant's builds by state, and keeps why one failed whatever its command said", async () => {
+    const name = account();
+    const templates = new TemplateStore(database);
+    const asked = { name: "mine", tags: [], cpu: null, memoryMb: null, minFreeDiskMb: null };
+    const { template, build } = await templates.request(scopeOf(name), asked, 1);
+    await templates.request(scopeOf(name), asked, 2);
+    await templates.request(scopeOf(name, "t"), asked, 3);
+    await templates.begin(build, 4);
+    expect(await templates.countIn(scopeOf(name), ["waiting", "building"])).toBe(2);
+    expect(await templates.countIn(build, ["building"])).toBe(1);
+    await templates.fail(build, { message: "a\0b \ud83d", step: "1" }, 5);
+    expect(await templates.findBuild(template, build.id)).toMatchObject({
+      status: "error",
+      failure: { message: "ab \ufffd", step: "1" },
+    });
+  });
+
+  test("finds sandboxes by what E2B's create called their template, with any tag", async () => {
+    const scope = scopeOf(account());
+    const made = async (template: string | null): Promise<string> => {
+      const e2b =
+        template === null
+          ? null
+          : { publicTraffic: true, maskRequestHost: null, wakeTtlSeconds: 300, template };
+      return (await sandboxes.insert(scope, { ...blank(), e2b })).id;
+    };
+    const mine = [await made("My-Tpl"), await made("my-tpl:v1"), await made("tpl123")];
+    for (const other of ["my-tpl2", "my_tpl", "base", null]) await made(other);
+    const found = async (references: string[]): Promise<string[]> => {
+      const page = await sandboxes.list(scope, { states: [], metadata: {}, limit: 50, references });
+      return page.items.map(({ id }) => id).sort();
+    };
+    expect(await found(["tpl123", "my-tpl"])).toEqual(mine.sort());
+    expect(await found(["nothing"])).toEqual([]);
   });
 
   test("gives a session's name to one sandbox, however many ask", async () => {

@@ -95,6 +95,8 @@ export interface SandboxFilter {
   states: readonly SandboxState[];
   tenant?: string;
   template?: string;
+  /** Made through E2B's API from one that it called so, with any tag. */
+  references?: readonly string[];
   metadata: Record<string, string>;
   limit: number;
   cursor?: string;
@@ -222,6 +224,21 @@ export class SandboxStore {
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
     if (filter.template !== undefined) query = query.where("template", "=", filter.template);
+    if (filter.references !== undefined) {
+      const made =
+        this.#kind === "postgres"
+          ? sql<string>`lower(e2b ->> 'template')`
+          : sql<string>`lower(json_extract(e2b, '$.template'))`;
+      const names = filter.references.map((reference) => reference.toLowerCase());
+      query = query.where((where) =>
+        where.or(
+          names.flatMap((name) => [
+            sql<boolean>`${made} = ${name}`,
+            sql<boolean>`substr(${made}, 1, ${sql.lit(name.length + 1)}) = ${`${name}:`}`,
+          ]),
+        ),
+      );
+    }
     if (filter.states.length > 0) query = query.where("state", "in", [...filter.states]);
     for (const [key, value] of Object.entries(filter.metadata)) {
       query = query.where(

@@ -181,7 +181,7 @@ export class SnapshotStore {
     });
   }
 
-  /** At most `limit` that are past their time, half removed, or left by a server that died while it made or forked them. */
+  /** At most `limit` that are past their time, half removed, or left by a server that died while it made, forked or built with them. */
   async leftovers(
     _scope: ServerScope,
     now: number,
@@ -197,6 +197,18 @@ export class SnapshotStore {
           where("state", "=", "deleting"),
           where.and([where("state", "=", "creating"), where("created_at", "<", madeBefore)]),
           where.and([where("kind", "=", "fork"), where("created_at", "<", madeBefore)]),
+          where.and([
+            where("kind", "=", "template"),
+            where("created_at", "<", madeBefore),
+            where.not(
+              where.exists(
+                where
+                  .selectFrom("template_builds")
+                  .select("template_builds.id")
+                  .whereRef("template_builds.snapshot_id", "=", "snapshots.id"),
+              ),
+            ),
+          ]),
         ]),
       )
       .limit(limit)

@@ -246,10 +246,22 @@ export class TemplateStore {
   async fail(build: BuildRecord, failure: BuildFailure, now: number): Promise<void> {
     await this.#db
       .updateTable("template_builds")
-      .set({ status: "error", reason: JSON.stringify(failure), finished_at: now })
+      .set({ status: "error", reason: JSON.stringify(storable(failure)), finished_at: now })
       .where("id", "=", build.id)
       .where("status", "in", ["waiting", "building"])
       .execute();
+  }
+
+  /** How many builds in those states the tenant has that the caller makes builds for, or whose that build is. */
+  async countIn(of: TenantScope | BuildRecord, states: readonly BuildRecord["status"][]): Promise<number> {
+    const { count } = await this.#db
+      .selectFrom("template_builds")
+      .select((select) => select.fn.countAll().as("count"))
+      .where("account", "=", of.account)
+      .where("tenant", "=", of.tenant ?? of.account)
+      .where("status", "in", states)
+      .executeTakeFirstOrThrow();
+    return Number(count);
   }
 
   /** Builds that no server has worked on since `before`; those never started since `waitingBefore`. */
@@ -337,6 +349,11 @@ export class TemplateStore {
   #buildsOf(template: BuiltTemplate) {
     return this.#db.selectFrom("template_builds").selectAll().where("template_id", "=", template.id);
   }
+}
+
+/** A command's own words may hold what PostgreSQL takes in no JSON: NUL, and halves of characters. */
+function storable({ message, step }: BuildFailure): BuildFailure {
+  return { message: message.replaceAll("\0", "").toWellFormed(), step };
 }
 
 /** Whose what a scope makes is: the tenant its key is bound to, else the account's own. */

@@ -47,3 +47,27 @@ test("broken gzip is its reader's error, also of one who comes late", async () =
   await new Promise<void>((resolve) => late?.once("close", resolve));
   expect(late?.errored).toMatchObject({ code: expect.stringMatching(/^Z_/) as string });
 });
+
+test("uploads at a time do not get together what one account may not have", async () => {
+  const files = new TemplateFiles({ directory, clock: systemClock, maxAccountBytes: 2_500 });
+  const outcomes = await Promise.allSettled(
+    ["1", "2", "3", "4"].map((digit) =>
+      upload(files, hash(digit), Readable.from([Buffer.alloc(1_000)]), 1_000),
+    ),
+  );
+  expect(outcomes.map(({ status }) => status).sort()).toEqual([
+    "fulfilled",
+    "fulfilled",
+    "rejected",
+    "rejected",
+  ]);
+  const [account = ""] = await readdir(directory);
+  expect(await readdir(join(directory, account))).toHaveLength(2);
+  await expect(upload(files, hash("5"), Readable.from([Buffer.alloc(900)]), 501)).rejects.toMatchObject({
+    code: "payload_too_large",
+  });
+  await expect(upload(files, hash("5"), Readable.from([Buffer.alloc(9)]), 10)).rejects.toThrow(
+    /ended after 9/,
+  );
+  await upload(files, hash("5"), Readable.from([Buffer.alloc(500)]), 500);
+});

@@ -1,8 +1,10 @@
 import { z } from "zod";
+import type { TenantScope } from "../../auth/tenant-scope.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import { refused } from "../../sandbox/create-plan.ts";
+import type { SandboxFilter } from "../../store/sandbox-store.ts";
 import { listedSandbox, listedSandboxSchema } from "../shown-e2b-sandbox.ts";
-import { resolveTemplate } from "../template-reference.ts";
+import { ownTemplateOf, snapshotIdOf } from "../template-reference.ts";
 import { addE2bRoute } from "./add-e2b-route.ts";
 import { listV2Query, metadataPairs } from "./list-query.ts";
 
@@ -29,16 +31,15 @@ export function addE2bListRoutes(deps: RouteDeps): void {
       if (template?.includes(":") === true)
         throw refused("template", `is ${template}, but a list takes the name of a template without a tag`);
       const { scope } = call.caller;
-      const choice =
-        template === undefined ? {} : await resolveTemplate(scope, template).catch(() => undefined);
+      const ofTemplate = template === undefined ? {} : await templateFilter(deps, scope, template);
       // Nothing is made from what cannot be the name of a template.
-      if (choice === undefined) return { status: 200, body: [] };
+      if (ofTemplate === undefined) return { status: 200, body: [] };
       const page = await sandboxStore.list(scope, {
         states: state,
         metadata: metadataPairs(metadata),
         limit,
         isAscending: order === "asc",
-        ...(choice.template === undefined ? {} : { template: choice.template }),
+        ...ofTemplate,
         ...(startedAfter === undefined ? {} : { createdFrom: startedAfter }),
         ...(nextToken === undefined ? {} : { cursor: nextToken }),
       });
@@ -70,4 +71,18 @@ export function addE2bListRoutes(deps: RouteDeps): void {
       return { status: 200, body: page.items.map(listedSandbox) };
     },
   );
+}
+
+/** Which sandboxes were made from that template or snapshot; undefined for what can be neither. */
+async function templateFilter(
+  { templates }: RouteDeps,
+  scope: TenantScope,
+  reference: string,
+): Promise<Pick<SandboxFilter, "template" | "references"> | undefined> {
+  const built = await templates.find(scope, reference);
+  if (built !== undefined) return { references: [built.id, built.name] };
+  const snapshot = snapshotIdOf(reference);
+  if (snapshot !== undefined) return { references: [snapshot] };
+  const template = ownTemplateOf(reference);
+  return template === undefined ? undefined : { template };
 }

@@ -1,9 +1,11 @@
+import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
 import { SENT } from "../../http/api.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import type { SnapshotRecord } from "../../store/snapshot-store.ts";
 import { e2bTemplateNotFound } from "../e2b-error.ts";
 import { requireAwake } from "../connect.ts";
+import { DEFAULT_TAG, readReference } from "../template/template-name.ts";
 import { shownSnapshotId, snapshotIdOf } from "../template-reference.ts";
 import { addE2bRoute } from "./add-e2b-route.ts";
 import { e2bPageLimit } from "./list-query.ts";
@@ -92,12 +94,25 @@ export function addE2bSnapshotRoutes(deps: RouteDeps): void {
       const snapshot = id === undefined ? undefined : await snapshotStore.find(scope, id, clock.now());
       const template = snapshot === undefined ? await templates.find(scope, reference) : undefined;
       if (snapshot !== undefined) await snapshots.remove(snapshot, scope.keyId);
-      else if (template !== undefined) await templates.remove(template, scope.keyId);
-      else throw e2bTemplateNotFound(reference);
+      else if (template === undefined) throw e2bTemplateNotFound(reference);
+      else {
+        requireNoTag(reference);
+        await templates.remove(template, scope.keyId);
+      }
       call.outgoing.writeHead(204).end();
       return SENT;
     },
   );
+}
+
+/** @throws CodedError invalid_request for the name of one build of many */
+function requireNoTag(reference: string): void {
+  const { tag = DEFAULT_TAG } = readReference(reference) ?? {};
+  if (tag !== DEFAULT_TAG)
+    throw new CodedError(
+      "invalid_request",
+      `'${reference.slice(0, 200)}' names a tag, but a template is deleted with all its builds; take the tag away with removeTags (DELETE /templates/tags), or name the template without a tag`,
+    );
 }
 
 function shown({ id, name }: SnapshotRecord): z.input<typeof snapshotSchema> {

@@ -16,6 +16,7 @@ import { BuildLog } from "./build-log.ts";
 import type { BuildSpec } from "./build-spec.ts";
 import { BUILD_TTL_SECONDS, runBuild, StepFailed } from "./run-build.ts";
 import type { TemplateFiles } from "./template-files.ts";
+import { requireFewUnfinished } from "./unfinished-builds.ts";
 
 export interface BuildsOptions {
   store: TemplateStore;
@@ -66,9 +67,10 @@ export class Builds {
     });
   }
 
-  /** Starts a build that waits; it goes on when this has resolved. @throws CodedError conflict when it was started before */
+  /** Starts a build that waits; it goes on when this has resolved. @throws CodedError conflict when it was started before, rate_limited */
   async start(scope: TenantScope, key: KeyRecord, build: BuildRecord, spec: BuildSpec): Promise<void> {
     const { store, keyWatch, clock } = this.#options;
+    await requireFewUnfinished(store, build, ["building"]);
     const begun = await store.begin(build, clock.now());
     if (begun === undefined)
       throw new CodedError(

@@ -1,8 +1,9 @@
 import { CodedError } from "@torpor/protocol";
 import type { TenantScope } from "../../auth/tenant-scope.ts";
 import type { BuildRecord, BuiltTemplate, TemplateStore } from "../../store/template-store.ts";
+import { e2bTemplateNotFound } from "../e2b-error.ts";
 import { resolveTemplate, type TemplateChoice } from "../template-reference.ts";
-import { DEFAULT_TAG, readReference, templateNotFound } from "./template-name.ts";
+import { DEFAULT_TAG, readReference } from "./template-name.ts";
 
 /**
  * What a `templateID` means in a create: the image of a template that was built here, by its name or id and a tag, else a
@@ -16,9 +17,9 @@ export async function chooseTemplate(
   reference: string,
 ): Promise<TemplateChoice> {
   const template = await findTemplate(store, scope, reference);
-  if (template === undefined) return await resolveTemplate(scope, reference);
+  if (template === undefined) return resolveTemplate(reference);
   const { snapshotId } = await taggedBuild(store, template, reference);
-  if (snapshotId === null) throw templateNotFound(reference);
+  if (snapshotId === null) throw e2bTemplateNotFound(reference);
   return { from_snapshot: snapshotId };
 }
 

@@ -53,6 +53,8 @@ export class TemplateFiles {
   readonly #maxFileBytes: number;
   readonly #maxAccountBytes: number;
   readonly #grants = new Map<string, UploadGrant>();
+  /** Uploads under way, by the file that each writes. */
+  readonly #uploads = new Map<string, { folder: string; bytes: number }>();
   #directory: Promise<string> | undefined;
   readonly #given: string | undefined;
 
@@ -109,10 +111,14 @@ export class TemplateFiles {
         "payload_too_large",
         `the archive is ${bytes} bytes where at most ${this.#maxFileBytes} are accepted; copy less, or let a step of the build fetch it`,
       );
-    await mkdir(folder, { recursive: true, mode: 0o700 });
-    await this.#makeRoom(folder, bytes);
     const part = join(folder, `.part-${randomText(20)}`);
+    // In the same turn as it is counted, so that of uploads at a time each sees those before it.
+    const before = [...this.#uploads.values()].filter((upload) => upload.folder === folder);
+    const promised = before.reduce((sum, upload) => sum + upload.bytes, 0);
+    this.#uploads.set(part, { folder, bytes });
     try {
+      await mkdir(folder, { recursive: true, mode: 0o700 });
+      await this.#makeRoom(folder, bytes, promised);
       await piped(body, createWriteStream(part, { flags: "wx", mode: 0o600 }));
       const written = (await stat(part)).size;
       if (written !== bytes)
@@ -124,6 +130,8 @@ export class TemplateFiles {
     } catch (error) {
       await rm(part, { force: true });
       throw error;
+    } finally {
+      this.#uploads.delete(part);
     }
   }
 
@@ -170,10 +178,12 @@ export class TemplateFiles {
       await rm(await this.#directory, { recursive: true, force: true });
   }
 
-  /** Removes what has not been used for the longest until `bytes` more fit. */
-  async #makeRoom(folder: string, bytes: number): Promise<void> {
-    const files = (await filesOf(folder)).sort((one, other) => one.usedAt - other.usedAt);
-    let used = files.reduce((sum, file) => sum + file.bytes, 0);
+  /** Removes what has not been used for the longest until `bytes` more fit, beside what earlier uploads were promised. */
+  async #makeRoom(folder: string, bytes: number, promised: number): Promise<void> {
+    const files = (await filesOf(folder))
+      .filter(({ path }) => !this.#uploads.has(path))
+      .sort((one, other) => one.usedAt - other.usedAt);
+    let used = files.reduce((sum, file) => sum + file.bytes, promised);
     for (const file of files) {
       if (used + bytes <= this.#maxAccountBytes) return;
       if (file.usedAt > this.#clock.now() - IN_USE_MS) continue;

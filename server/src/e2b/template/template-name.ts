@@ -49,8 +49,3 @@ export function requireTags(tags: readonly string[]): string[] {
     );
   return [...new Set(tags)];
 }
-
-/** The one answer for a template that never was and for another's. */
-export function templateNotFound(reference: string): CodedError {
-  return new CodedError("template_not_found", `template '${reference.slice(0, 200)}' not found`);
-}

@@ -3,8 +3,8 @@ import { SENT } from "../../http/api.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import type { BuildRecord, BuiltTemplate, TemplateTag } from "../../store/template-store.ts";
 import { addE2bRoute } from "../routes/add-e2b-route.ts";
+import { e2bTemplateNotFound } from "../e2b-error.ts";
 import { ownTemplateOf } from "../template-reference.ts";
-import { templateNotFound } from "./template-name.ts";
 
 const tagList = z.array(z.string().max(200)).min(1).max(100);
 const tagSchema = z.object({ tag: z.string(), buildID: z.string(), createdAt: z.string() });
@@ -42,7 +42,7 @@ export function addE2bTemplateRoutes(deps: RouteDeps): void {
       const own = ownTemplateOf(alias);
       const host = await deps.placement.choose({ cpu: 0, memoryMb: 0, diskMb: 0 });
       const isHere = (await host.client.listTemplates()).some(({ name }) => name === own);
-      if (own === undefined || !isHere) throw templateNotFound(alias);
+      if (own === undefined || !isHere) throw e2bTemplateNotFound(alias);
       return { status: 200, body: { templateID: own, public: true } };
     },
   );

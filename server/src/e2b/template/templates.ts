@@ -3,10 +3,12 @@ import { CodedError } from "@torpor/protocol";
 import type { TenantScope } from "../../auth/tenant-scope.ts";
 import type { BuildLogEntry, BuildLogLevel, BuildLogStore } from "../../store/build-log-store.ts";
 import type { BuildRecord, BuiltTemplate, TemplateStore, TemplateTag } from "../../store/template-store.ts";
+import { e2bTemplateNotFound } from "../e2b-error.ts";
 import type { TemplateChoice } from "../template-reference.ts";
 import type { Builds } from "./builds.ts";
 import { chooseTemplate, findTemplate, taggedBuild } from "./choose-template.ts";
-import { DEFAULT_TAG, requireNewName, requireTags, templateNotFound } from "./template-name.ts";
+import { DEFAULT_TAG, requireNewName, requireTags } from "./template-name.ts";
+import { requireFewUnfinished } from "./unfinished-builds.ts";
 
 export interface TemplatesOptions {
   store: TemplateStore;
@@ -29,7 +31,7 @@ export class Templates {
    * Asks for a build of the template of that name, made if it is new.
    *
    * @param asked `name` with or without a tag; without any the build gets the default tag
-   * @throws CodedError invalid_request
+   * @throws CodedError invalid_request; rate_limited where too many builds are unfinished
    */
   async request(
     scope: TenantScope,
@@ -44,13 +46,14 @@ export class Templates {
     const { name, tag } = requireNewName(asked.name);
     const named = requireTags(tag === undefined ? asked.tags : [tag, ...asked.tags]);
     const tags = named.length === 0 ? [DEFAULT_TAG] : named;
+    await requireFewUnfinished(this.#options.store, scope, ["waiting", "building"]);
     return await this.#options.store.request(scope, { ...asked, name, tags }, this.#options.clock.now());
   }
 
   /** The caller's template of that name or id, a tag ignored. @throws CodedError template_not_found */
   async require(scope: TenantScope, idOrName: string): Promise<BuiltTemplate> {
     const template = await this.find(scope, idOrName);
-    if (template === undefined) throw templateNotFound(idOrName);
+    if (template === undefined) throw e2bTemplateNotFound(idOrName);
     return template;
   }
 
