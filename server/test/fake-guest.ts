@@ -92,6 +92,7 @@ export class FakeGuest {
     response.once("close", () => this.#open.delete(response));
     const url = new URL(path, "http://guest");
     try {
+      if (url.pathname === "/health") return void response.writeHead(204).end();
       if (url.pathname === "/files") return await this.#files(request, response, url);
       if (url.pathname === "/torpor/state") {
         response.writeHead(200, { "content-type": "application/json" });
