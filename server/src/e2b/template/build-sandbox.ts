@@ -91,6 +91,7 @@ export class BuildSandbox {
   async unpack(path: string, tar: Readable): Promise<void> {
     const broken = new AbortController();
     tar.once("error", (error) => broken.abort(error));
+    if (tar.errored !== null) broken.abort(tar.errored); // it may have failed before anyone listened
     try {
       const signal = AbortSignal.any([this.#signal, broken.signal]);
       await unpackArchive(this.#target, { path, user: "root", tar }, signal);
