@@ -353,7 +353,7 @@ export class TemplateStore {
 
 /** A command's own words may hold what PostgreSQL takes in no JSON: NUL, and halves of characters. */
 function storable({ message, step }: BuildFailure): BuildFailure {
-  return { message: message.replaceAll("\0", "").toWellFormed(), step };
+  return { message: Buffer.from(message.replaceAll("\0", "")).toString(), step };
 }
 
 /** Whose what a scope makes is: the tenant its key is bound to, else the account's own. */

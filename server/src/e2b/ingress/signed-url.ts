@@ -39,7 +39,7 @@ export function signedPath({ path, username, signature, expiration }: SignedUrl)
   if (username !== "") query.set("username", username);
   query.set("signature", signature);
   if (expiration !== undefined) query.set("signature_expiration", expiration);
-  return `/files?${query}`;
+  return `/files?${query.toString()}`;
 }
 
 /** Whether it has the form of a signature at all: any other was made with no token. */

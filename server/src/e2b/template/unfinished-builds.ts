@@ -3,7 +3,7 @@ import type { TenantScope } from "../../auth/tenant-scope.ts";
 import type { BuildRecord, TemplateStore } from "../../store/template-store.ts";
 
 /** Builds of one tenant that wait or run at a time: each keeps its steps in memory and works in a sandbox. */
-export const MAX_UNFINISHED_BUILDS = 20;
+const MAX_UNFINISHED_BUILDS = 20;
 
 /** @throws CodedError rate_limited where its tenant has as many builds in those states as one may have */
 export async function requireFewUnfinished(
