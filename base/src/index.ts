@@ -3,6 +3,7 @@ export * from "./compile-early.ts";
 export * from "./gate.ts";
 export * from "./http-upgrade.ts";
 export * from "./log.ts";
+export * from "./pause.ts";
 export * from "./private-file.ts";
 export * from "./run.ts";
 export * from "./scope.ts";

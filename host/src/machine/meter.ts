@@ -37,13 +37,9 @@ const METERED: Readonly<Record<MachineState, MachineMove["to"] | null>> = {
   ended: "ending",
 };
 
-function newMeter(nowUnixMs: number): MachineMeter {
-  return { moves: [], used: { ...NO_USE }, last: null, at: nowUnixMs };
-}
-
 /** A machine of an earlier version of the journal is metered from when it is first looked at. */
 function meterOf(entry: MachineEntry, nowUnixMs: number): MachineMeter {
-  entry.meter ??= newMeter(nowUnixMs);
+  entry.meter ??= { moves: [], used: { ...NO_USE }, last: null, at: nowUnixMs };
   return entry.meter;
 }
 

@@ -1,6 +1,6 @@
 import type { OnPlace } from "./sleep.ts";
 import { availableParallelism } from "node:os";
-import { type Clock, Gate, type Log } from "@torpor/base";
+import { type Clock, Gate, type Log, pause } from "@torpor/base";
 import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
 import type { Golden } from "./golden.ts";
 import { GuestClient, type GuestPreparation } from "./guest-client.ts";
@@ -342,7 +342,7 @@ export class Pool {
       if (!wantReady && this.#shells.length >= shellTarget) return;
       const quietFor = clock.monotonic() - this.#lastAsked;
       if (this.#acquiring > 0 || quietFor < QUIET_MS) {
-        await this.#sleep(this.#acquiring > 0 ? QUIET_MS : QUIET_MS - quietFor);
+        await pause(clock, this.#acquiring > 0 ? QUIET_MS : QUIET_MS - quietFor, this.#stopping.signal);
         continue;
       }
       try {
@@ -370,21 +370,9 @@ export class Pool {
           failures: this.#failures,
           err: error,
         });
-        await this.#sleep(Math.min(RETRY_MS * 2 ** this.#failures, 60_000));
+        await pause(clock, Math.min(RETRY_MS * 2 ** this.#failures, 60_000), this.#stopping.signal);
       }
     }
-  }
-
-  #sleep(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      const done = (): void => {
-        cancel();
-        this.#stopping.signal.removeEventListener("abort", done);
-        resolve();
-      };
-      const cancel = this.#options.clock.after(ms, done);
-      this.#stopping.signal.addEventListener("abort", done, { once: true });
-    });
   }
 }
 

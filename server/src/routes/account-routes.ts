@@ -10,7 +10,7 @@ import {
 } from "@torpor/protocol";
 import { z } from "zod";
 import type { Caller } from "../auth/authenticator.ts";
-import type { OperatorScope } from "../auth/tenant-scope.ts";
+import { operatorOf } from "../auth/operator-of.ts";
 import { type AccountRecord, toAccount } from "../store/account-store.ts";
 import { pageCursor, pageSchema, shownPage } from "./shown-page.ts";
 import type { RouteDeps } from "./route-deps.ts";
@@ -173,12 +173,6 @@ export function accountNotFound(id: string): CodedError {
     "not_found",
     `there is no account ${id.slice(0, 128)} that this API key may see; its own is at GET /v1/account`,
   );
-}
-
-/** @throws Error on a route whose scope is another than `operator`. */
-function operatorOf({ operator }: Caller): OperatorScope {
-  if (operator === undefined) throw new Error("a route for the operator alone was reached by another");
-  return operator;
 }
 
 function refuseBound({ scope }: Caller): void {

@@ -13,11 +13,11 @@ import {
 } from "@torpor/protocol";
 import { z } from "zod";
 import type { Caller } from "../auth/authenticator.ts";
-import type { OperatorScope } from "../auth/tenant-scope.ts";
+import { operatorOf } from "../auth/operator-of.ts";
 import { SENT } from "../http/api.ts";
 import { sendText } from "../http/answer.ts";
 import type { BudgetRecord } from "../store/budget-store.ts";
-import { periodAt } from "../usage/budget-period.ts";
+import { budgetState, periodAt } from "../usage/budget-period.ts";
 import { accountNotFound } from "./account-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
@@ -224,7 +224,7 @@ export function addUsageRoutes(deps: RouteDeps): void {
         const { from, to } = periodAt(period, now);
         const filter = { from, to, now, ...(tenant === null ? {} : { tenant }) };
         const { cost: spent } = (await usageStore.sums(caller.scope, filter, [], () => prices)).total;
-        const state = spent >= amount ? "exhausted" : spent >= amount * 0.8 ? "warned" : "ok";
+        const state = budgetState(spent, amount);
         return { tenant, amount, period, spent, state, renews_at: new Date(to).toISOString() };
       }),
     );
@@ -312,12 +312,6 @@ function refusedTime(path: string, message: string): CodedError {
   return new CodedError("invalid_request", `${path} ${message}`, {
     details: { issues: [{ path, message }] },
   });
-}
-
-/** @throws Error on a route whose scope is another than `operator`. */
-function operatorOf({ operator }: Caller): OperatorScope {
-  if (operator === undefined) throw new Error("a route for the operator alone was reached by another");
-  return operator;
 }
 
 const GROUP_COLUMNS: Record<UsageGroup, keyof UsageItem> = {

@@ -1,4 +1,4 @@
-import type { Clock, Log } from "@torpor/base";
+import { type Clock, type Log, pause } from "@torpor/base";
 import { CodedError, type HostEvent, type Machine } from "@torpor/protocol";
 import type { HostLink, LinkedHost } from "../host/placement.ts";
 import { ReportedMachine } from "../host/owned-machine.ts";
@@ -85,23 +85,9 @@ export class HostWatch {
           log.warn({ op: "host.watch", outcome: "disconnected", err: error });
         this.#connected = false;
       }
-      await this.#pause(backoffMs, clock);
+      await pause(clock, backoffMs, this.#closing.signal);
       backoffMs = Math.min(backoffMs * 2, MAX_BACKOFF_MS);
     }
-  }
-
-  #pause(delayMs: number, clock: Clock): Promise<void> {
-    return new Promise((resolve) => {
-      if (this.#closing.signal.aborted) return resolve();
-      const cancel = clock.after(delayMs, done);
-      const { signal } = this.#closing;
-      signal.addEventListener("abort", done, { once: true });
-      function done(): void {
-        cancel();
-        signal.removeEventListener("abort", done);
-        resolve();
-      }
-    });
   }
 
   async #follow(onConnected: () => void): Promise<void> {

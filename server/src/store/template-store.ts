@@ -1,9 +1,13 @@
-import type { Kysely, Selectable, Transaction } from "kysely";
+import { type Kysely, type Selectable, sql, type Transaction } from "kysely";
 import { randomText, type SnapshotDefaults } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { parseJsonColumn } from "./json-column.ts";
 import type { BuiltTemplateTable, Tables, TemplateBuildTable } from "./schema.ts";
+
+/** Of a build: no tag stands for it. */
+const HAS_NO_TAG = sql<boolean>`not exists (
+  select 1 from template_tags where template_tags.build_id = template_builds.id)`;
 
 declare const fromStore: unique symbol;
 
@@ -286,16 +290,7 @@ export class TemplateStore {
       .selectAll()
       .where("status", "in", ["ready", "error"])
       .where("finished_at", "<", before)
-      .where((where) =>
-        where.not(
-          where.exists(
-            where
-              .selectFrom("template_tags")
-              .select("tag")
-              .whereRef("template_tags.build_id", "=", "template_builds.id"),
-          ),
-        ),
-      )
+      .where(HAS_NO_TAG)
       .limit(limit)
       .execute();
     return rows.map(toBuild);
@@ -309,16 +304,7 @@ export class TemplateStore {
       .where("template_id", "=", "templateId" in of ? of.templateId : of.id)
       .where("status", "=", "ready")
       .where("snapshot_id", "is not", null)
-      .where((where) =>
-        where.not(
-          where.exists(
-            where
-              .selectFrom("template_tags")
-              .select("tag")
-              .whereRef("template_tags.build_id", "=", "template_builds.id"),
-          ),
-        ),
-      )
+      .where(HAS_NO_TAG)
       .execute();
     return rows.map(toBuild);
   }

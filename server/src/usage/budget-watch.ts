@@ -7,10 +7,8 @@ import type { EventStore } from "../store/event-store.ts";
 import type { PriceStore } from "../store/price-store.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 import type { UsageStore } from "../store/usage-store.ts";
-import { periodAt } from "./budget-period.ts";
+import { budgetState, periodAt } from "./budget-period.ts";
 
-/** The share of a budget at which its owner is told. */
-const WARN_AT = 0.8;
 /** Of its time no more than the inverse of this is spent on looking, however much there is to add up. */
 const REST_FACTOR = 20;
 
@@ -118,10 +116,11 @@ export class BudgetWatch {
     now: number,
   ): Promise<void> {
     const { events, log } = this.#options;
-    const isExhausted = spent >= budget.amount;
+    const state = budgetState(spent, budget.amount);
+    const isExhausted = state === "exhausted";
     const wasExhausted = budget.exhaustedUntil !== null && budget.exhaustedUntil > now;
     const wasWarned = budget.warnedAt !== null && budget.warnedAt >= period.from;
-    const isWarned = spent >= budget.amount * WARN_AT;
+    const isWarned = state !== "ok";
     const type =
       isExhausted && !wasExhausted
         ? "budget.exhausted"

@@ -1,4 +1,4 @@
-import type { Clock, Log } from "@torpor/base";
+import { type Clock, type Log, pause } from "@torpor/base";
 import { eventId } from "@torpor/protocol";
 import type { EventFeed } from "../event/event-feed.ts";
 import type { ServerScope } from "../auth/tenant-scope.ts";
@@ -79,7 +79,7 @@ export class WebhookDispatcher {
       const startedAt = clock.monotonic();
       try {
         const nextAt = await this.#turn();
-        await this.#rest(Math.min((clock.monotonic() - startedAt) * REST_FACTOR, MAX_REST_MS));
+        await pause(clock, Math.min((clock.monotonic() - startedAt) * REST_FACTOR, MAX_REST_MS), signal);
         if (nextAt !== null) waitMs = Math.min(Math.max(nextAt - clock.now(), 0), MAX_WAIT_MS);
       } catch (error) {
         if (signal.aborted) return;
@@ -90,20 +90,6 @@ export class WebhookDispatcher {
       }
       if ((await feed.wait(version, waitMs, signal)) === "closed") return;
     }
-  }
-
-  #rest(ms: number): Promise<void> {
-    const { signal } = this.#closing;
-    return new Promise((resolve) => {
-      if (signal.aborted) return resolve();
-      const cancel = this.#options.clock.after(ms, done);
-      signal.addEventListener("abort", done, { once: true });
-      function done(): void {
-        cancel();
-        signal.removeEventListener("abort", done);
-        resolve();
-      }
-    });
   }
 
   /** Looks at every webhook once. @returns when there is something to do again, if nothing happens before */
