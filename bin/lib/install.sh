@@ -68,6 +68,7 @@ readonly SYSTEM_PROGRAMS=(
   "mke2fs e2fsprogs caps every sandbox's disk"
   "losetup mount attaches those disks"
   "tar tar unpacks what sandboxes send"
+  "openssl openssl signs the local certificate of 'torpor up --tls'"
 )
 
 runsc_is_good() {

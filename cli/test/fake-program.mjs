@@ -9,6 +9,7 @@ const stateDir = process.env.TORPOR_STATE_DIR;
 const behaviour = process.env[`FAKE_${name.toUpperCase()}`] ?? "";
 const note = (line) => appendFileSync(join(stateDir, "trace.log"), `${name} ${line}\n`);
 note("start");
+if (process.env.TORPOR_TLS_CERT) note(`TLS ${process.env.TORPOR_TLS_CERT} ${process.env.TORPOR_TLS_KEY}`);
 if (behaviour === "die") {
   process.stderr.write(`${JSON.stringify({ level: 50, msg: `${name} cannot start: no such device` })}\n`);
   process.exit(3);
@@ -40,12 +41,17 @@ const socket = join(stateDir, "run", "host.sock");
 if (name === "host") rmSync(socket, { force: true });
 server.listen(name === "host" ? socket : { port: 0, host: "127.0.0.1" }, () => {
   if (behaviour === "never-ready") return;
-  const where = name === "host" ? { socket } : { url: `http://127.0.0.1:${server.address().port}` };
+  const where = name === "host" ? { socket } : whereServed();
   const path = join(stateDir, "run", `${name}.json`);
   writeFileSync(`${path}.new`, JSON.stringify({ pid: process.pid, start_time: startTime, ...where }));
   renameSync(`${path}.new`, path);
   process.stdout.write(`${JSON.stringify({ ready: true, ...where })}\n`);
 });
+function whereServed() {
+  const { port } = server.address();
+  const tls = process.env.TORPOR_TLS_CERT ? { tls_url: `https://localhost:${port}` } : {};
+  return { url: `http://127.0.0.1:${port}`, ...tls };
+}
 process.on("SIGTERM", () => {
   note("TERM");
   if (behaviour !== "deaf") process.exit(0);

@@ -24,11 +24,16 @@ afterEach(async () => {
   bed.dispose();
 });
 
-async function start(env: NodeJS.ProcessEnv = {}, readyTimeoutMs = 10_000): Promise<Instance> {
+async function start(
+  env: NodeJS.ProcessEnv = {},
+  readyTimeoutMs = 10_000,
+  localTls = false,
+): Promise<Instance> {
   running = await startInstance({
     paths: bed.paths,
     installation: bed.installation,
     listen: "127.0.0.1:0",
+    localTls,
     env: { PATH: process.env["PATH"], ...env },
     readyTimeoutMs,
     onEvent: (event) => events.push(event.type === "note" ? event.message : `${event.name} ${event.type}`),
@@ -104,6 +109,28 @@ describe("the supervisor", () => {
     expect(readRunFile(bed.paths.hostFile)).toBeNull();
   });
 
+  it("gives the server a certificate of the instance's own, the same at the next start, and says what to trust", async () => {
+    const first = await start({}, 10_000, true);
+    const { leafFile, authorityFile } = bed.paths;
+    expect(bed.trace()).toContain(`server TLS ${leafFile} ${leafFile}`);
+    expect((await readStatus(bed.paths, bed.installation)).tls).toEqual({
+      url: expect.stringMatching(/^https:\/\/localhost:\d+$/) as string,
+      authority_file: authorityFile,
+    });
+    const before = [readFileSync(leafFile, "utf8"), readFileSync(authorityFile, "utf8")];
+    await first.stop({ drain: false });
+    await start({}, 10_000, true);
+    expect([readFileSync(leafFile, "utf8"), readFileSync(authorityFile, "utf8")]).toEqual(before);
+  });
+
+  it("leaves nothing running when the certificate authority is damaged", async () => {
+    mkdirSync(bed.paths.tlsDir, { recursive: true });
+    writeFileSync(bed.paths.authorityFile, "not a certificate");
+    await expect(start({}, 10_000, true)).rejects.toThrow(/certificate authority is damaged/);
+    expect(readRunFile(bed.paths.hostFile)).toBeNull();
+    expect(supervisorOf(bed.paths.supervisorLock)).toBeNull();
+  });
+
   it("refuses a second supervisor of the same state directory", async () => {
     await start();
     await expect(
@@ -142,6 +169,23 @@ describe.skipIf(process.getuid?.() !== 0)("up, as root, where an instance runs a
       expect(other).toMatchObject({ exitCode: 1, stdout: "" });
       expect(other.stderr).toMatch(/listens on 127\.0\.0\.1:0, not on/);
     }
+  });
+
+  it("refuses TLS of its own where it runs without, or beside a certificate that is given", async () => {
+    await start();
+    for (const other of [await up({}, "--tls"), await up({ TORPOR_TLS: "local" })])
+      expect(other).toMatchObject({
+        exitCode: 1,
+        stderr: expect.stringMatching(/without a certificate of its own/),
+      });
+    const both = await up({ TORPOR_TLS_CERT: "/c.pem", TORPOR_TLS_KEY: "/k.pem" }, "--tls");
+    expect(both).toMatchObject({ exitCode: 2, stderr: expect.stringMatching(/choose one/) });
+    expect(await up({ TORPOR_TLS: "yes" })).toMatchObject({ exitCode: 2 });
+    await running?.stop({ drain: false });
+    await start({}, 10_000, true);
+    const { exitCode, stdout } = await up({}, "--tls");
+    expect(exitCode).toBe(0);
+    expect(stdout).toMatch(/tls +https:\/\/localhost:\d+\ntrust +export NODE_EXTRA_CA_CERTS=.*ca\.pem/);
   });
 
   it("names the settings that it was started without", async () => {

@@ -9,6 +9,8 @@ interface InstanceRecord {
   /** Field 22 of `/proc/<pid>/stat`: clock ticks since boot. */
   start_time: string;
   url: string;
+  /** Where TLS is spoken too. */
+  tls_url?: string;
 }
 
 /** Start time of a process, or undefined when there is none of that pid. */
@@ -37,8 +39,13 @@ export function liveInstance(file: string): number | undefined {
 }
 
 /** Writes this process's record: complete or not at all. */
-export function writeInstance(file: string, url: string): void {
-  const record: InstanceRecord = { pid: process.pid, start_time: processStartTime(process.pid) ?? "", url };
+export function writeInstance(file: string, url: string, tlsUrl: string | undefined): void {
+  const record: InstanceRecord = {
+    pid: process.pid,
+    start_time: processStartTime(process.pid) ?? "",
+    url,
+    ...(tlsUrl === undefined ? {} : { tls_url: tlsUrl }),
+  };
   const temporary = `${file}.${process.pid}`;
   writeFileSync(temporary, `${JSON.stringify(record)}\n`, { mode: 0o644 });
   renameSync(temporary, file);

@@ -8,7 +8,7 @@ import { dropPrivileges, giveFolder } from "./drop-privileges.ts";
 import { CheckpointKey } from "./ledger/checkpoint-key.ts";
 import { liveInstance, writeInstance } from "./instance-record.ts";
 import { startServer } from "./start-server.ts";
-import type { TlsOptions } from "./http/tls-front.ts";
+import type { TlsOptions, TlsPair } from "./http/tls-front.ts";
 import { openDatabase } from "./store/open-database.ts";
 import { KeyStore } from "./store/key-store.ts";
 
@@ -60,7 +60,7 @@ async function main(config: ServerConfig): Promise<void> {
     secretValues,
   });
   scope.defer(() => server.close());
-  writeInstance(recordFile, server.url);
+  writeInstance(recordFile, server.url, tlsUrl(config.tls, server.tlsPort));
   if (config.runAs !== undefined) {
     giveFolder(serverDir, config.runAs);
     dropPrivileges(config.runAs);
@@ -77,11 +77,20 @@ async function main(config: ServerConfig): Promise<void> {
   setTimeout(() => process.exit(0), EXIT_WITHIN_MS).unref();
 }
 
-/** Read before rights are given up: a key is root's to read. */
+/** Read first before rights are given up: a key is root's to read, and then stays in use until the server starts again. */
 function readTls(tls: ServerConfig["tls"]): TlsOptions | undefined {
   if (tls === undefined) return undefined;
   const { listen, certFile, keyFile } = tls;
-  return { listen, cert: readFileSync(certFile), key: readFileSync(keyFile) };
+  const reread = (): TlsPair => ({ cert: readFileSync(certFile), key: readFileSync(keyFile) });
+  return { listen, ...reread(), reread };
+}
+
+/** What clients on this machine call it over TLS; undefined when it is not spoken. */
+function tlsUrl(tls: ServerConfig["tls"], port: number | undefined): string | undefined {
+  if (tls === undefined || port === undefined) return undefined;
+  const { host } = tls.listen;
+  const isHere = ["0.0.0.0", "::", "::1"].includes(host) || host.startsWith("127.");
+  return `https://${isHere ? "localhost" : host.includes(":") ? `[${host}]` : host}:${port}`;
 }
 
 try {

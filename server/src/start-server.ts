@@ -335,7 +335,8 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   ]);
   const { host, port } = options.listen ?? { host: "127.0.0.1", port: 0 };
   await listen(server, host, port);
-  const tlsFront = options.tls === undefined ? undefined : await TlsFront.open(server, options.tls);
+  const tlsFront =
+    options.tls === undefined ? undefined : await TlsFront.open(server, options.tls, clock, log);
   scope.defer(() => tlsFront?.close());
   scope.defer(() => closeServer(server, sockets));
   const address = server.address() as AddressInfo;

@@ -5,31 +5,9 @@ import { Sandbox, TimeoutError } from "e2b";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WebSocket } from "ws";
 import { e2bOptions, eventually, useInstance } from "../src/index.ts";
+import { ECHO_PROGRAM } from "./echo-program.ts";
 
 const DOMAIN = "e2b.test:7443";
-
-/** Echoes what it was asked, streams without end at /stream, and speaks WebSocket. */
-const PROGRAM = `
-const http = require("node:http"), crypto = require("node:crypto");
-const server = http.createServer((request, response) => {
-  if (request.url === "/stream") { response.write("first\\n"); setInterval(() => response.write("more\\n"), 100); return; }
-  const hash = crypto.createHash("sha256");
-  request.on("data", (chunk) => hash.update(chunk));
-  request.on("end", () => response.end(JSON.stringify({ url: request.url, headers: request.headers, hash: hash.digest("hex") })));
-});
-server.on("upgrade", (request, socket) => {
-  const accept = crypto.createHash("sha1").update(request.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest("base64");
-  socket.write("HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\nSec-WebSocket-Accept: " + accept + "\\r\\n\\r\\n");
-  socket.on("error", () => {});
-  socket.on("data", (frame) => {
-    const length = frame[1] & 127, mask = frame.subarray(2, 6);
-    if ((frame[0] & 15) === 8) return socket.end();
-    const text = Buffer.from(frame.subarray(6, 6 + length).map((byte, index) => byte ^ mask[index % 4]));
-    socket.write(Buffer.concat([Buffer.from([129, text.length]), text]));
-  });
-});
-server.listen(8000, "0.0.0.0");
-`;
 
 interface Reply {
   status: number;
@@ -51,7 +29,7 @@ describe("the ingress of E2B's clients", () => {
       Sandbox.create("code-interpreter-v1", { ...options(), network }),
     ]);
     for (const each of [sandbox, guarded]) {
-      await each.files.write("/home/user/server.js", PROGRAM);
+      await each.files.write("/home/user/server.js", ECHO_PROGRAM);
       await each.commands.run("node /home/user/server.js", { background: true, timeoutMs: 0 });
       await eventually(
         "the program to listen",
@@ -251,7 +229,7 @@ describe("the ingress of E2B's clients", () => {
       ...options(),
       lifecycle: { onTimeout: "pause", autoResume: true },
     });
-    await sleeper.files.write("/home/user/server.js", PROGRAM);
+    await sleeper.files.write("/home/user/server.js", ECHO_PROGRAM);
     await sleeper.commands.run("node /home/user/server.js", { background: true, timeoutMs: 0 });
     await eventually(
       "it to listen",

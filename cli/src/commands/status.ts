@@ -4,6 +4,7 @@ import { instanceCommand } from "../instance/instance-command.ts";
 import { type LiveStatus, readStatus } from "../instance/instance-status.ts";
 import { formatDuration } from "../output/quantities.ts";
 import type { Style } from "../output/style.ts";
+import { shellLine } from "../terminal/shell-line.ts";
 
 /** `torpor status`: what runs from the state directory. */
 export function registerStatus(program: Command, context: CliContext): void {
@@ -27,6 +28,7 @@ export function describeStatus(status: LiveStatus, style: Style): string {
   return [
     `torpor ${status.version}: ${health} for ${formatDuration(Date.now() - Date.parse(status.started_at))}`,
     `url      ${style.bold(status.url)}`,
+    ...describeTls(status, style),
     `api key  ${status.api_key_file}`,
     `state    ${status.state_dir}`,
     `driver   ${status.driver} (${status.acceleration})`,
@@ -40,4 +42,17 @@ export function describeStatus(status: LiveStatus, style: Style): string {
         ]
       : []),
   ].join("\n");
+}
+
+/** Where TLS is spoken, and how clients come to trust what the instance signs itself. */
+function describeTls({ tls }: LiveStatus, style: Style): string[] {
+  if (tls === null) return [];
+  const lines = [`tls      ${style.bold(tls.url)}`];
+  if (tls.authority_file !== null) {
+    const file = shellLine([tls.authority_file]);
+    lines.push(
+      `trust    export NODE_EXTRA_CA_CERTS=${file} for Node, SSL_CERT_FILE=${file} for Python, Go and others; curl --cacert ${file}`,
+    );
+  }
+  return lines;
 }

@@ -7,10 +7,11 @@ import { CodedError } from "@torpor/protocol";
 import type { CliContext, Invocation } from "../context.ts";
 import { invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
-import { otherSettings, requireSameListen } from "../instance/asked-otherwise.ts";
+import { otherSettings, requireLocalTls, requireSameListen } from "../instance/asked-otherwise.ts";
 import { instanceCommand } from "../instance/instance-command.ts";
 import { missingParts } from "../instance/installation.ts";
 import { readStatus } from "../instance/instance-status.ts";
+import type { ProcessIdentity } from "../instance/process-identity.ts";
 import type { DetachMessage } from "../instance/supervise.ts";
 import { supervisorOf } from "../instance/supervisor-lock.ts";
 import { shellLine } from "../terminal/shell-line.ts";
@@ -34,26 +35,24 @@ export function registerUp(program: Command, context: CliContext): void {
       "address and port of the API (0 picks a free port)",
       context.env["TORPOR_LISTEN"] || DEFAULT_LISTEN,
     )
-    .action(async (options: { detach?: boolean; listen: string }, command: Command) => {
+    .option(
+      "--tls",
+      "speak TLS too, with a certificate of the instance's own authority (TORPOR_TLS=local asks for it as well); prints how clients trust it",
+    )
+    .action(async (options: { detach?: boolean; listen: string; tls?: boolean }, command: Command) => {
       const invocation = invocationOf(context, command);
       checkListen(options.listen);
+      const localTls = asksForLocalTls(options.tls === true, context.env);
       const listenAsked =
         command.getOptionValueSource("listen") === "cli" || (context.env["TORPOR_LISTEN"] ?? "") !== "";
       requireRoot(
         invocation,
-        `up${options.detach === true ? " --detach" : ""}${listenAsked ? ` --listen ${options.listen}` : ""}`,
+        `up${options.detach === true ? " --detach" : ""}${listenAsked ? ` --listen ${options.listen}` : ""}${options.tls === true ? " --tls" : ""}`,
       );
+      const asked = { ...(listenAsked ? { listen: options.listen } : {}), localTls };
       const supervisor = supervisorOf(invocation.paths.supervisorLock);
       if (supervisor !== null) {
-        const status = await waitForInstance(invocation);
-        if (listenAsked) requireSameListen(invocation.paths, options.listen);
-        const others = otherSettings(context.env, supervisor);
-        invocation.note("Torpor runs already.");
-        if (others.length > 0)
-          invocation.note(
-            `${invocation.errorStyle.yellow("torpor:")} it was started with other settings, which stay: ${others.join(", ")}. To change over: ${instanceCommand(invocation.paths, "sudo torpor down --keep-sandboxes")}, then up again`,
-          );
-        invocation.answer(status, () => describeStatus(status, invocation.style));
+        await answerRunning(invocation, supervisor, asked);
         return;
       }
       const missing = missingParts(context.installation);
@@ -64,13 +63,21 @@ export function registerUp(program: Command, context: CliContext): void {
         );
       }
       if (options.detach === true) {
-        await startDetached(invocation, options.listen);
+        try {
+          await startDetached(invocation, options.listen, localTls);
+        } catch (error) {
+          // Another `up` may have been a moment quicker: then there is an instance, which is what was asked for.
+          const quicker = supervisorOf(invocation.paths.supervisorLock);
+          if (quicker === null) throw error;
+          await answerRunning(invocation, quicker, asked);
+          return;
+        }
         const status = await readStatus(invocation.paths, invocation.context.installation);
         invocation.answer(status, () => describeStatus(status, invocation.style));
         return;
       }
       const { superviseUntilTold } = await import("../instance/supervise.ts"); // only the long-running one needs all that
-      await superviseUntilTold(invocation, options.listen, (status) =>
+      await superviseUntilTold(invocation, { listen: options.listen, localTls }, (status) =>
         describeStatus(status, invocation.style),
       );
     });
@@ -84,6 +91,19 @@ export function checkListen(listen: string): void {
   }
 }
 
+/** Whether a certificate of the instance's own is asked for. @throws UsageError when one is given too, or TORPOR_TLS is no such word */
+function asksForLocalTls(flag: boolean, env: NodeJS.ProcessEnv): boolean {
+  const word = env["TORPOR_TLS"] ?? "";
+  if (word !== "" && word !== "local")
+    throw new UsageError(`TORPOR_TLS must be 'local' or unset; it is '${word}'`);
+  const asked = flag || word === "local";
+  if (asked && (env["TORPOR_TLS_CERT"] || env["TORPOR_TLS_KEY"]))
+    throw new UsageError(
+      "a certificate is given by TORPOR_TLS_CERT and TORPOR_TLS_KEY, and one of the instance's own is asked for: choose one",
+    );
+  return asked;
+}
+
 /** @throws CodedError when not root, naming the command line that works. */
 export function requireRoot(invocation: Invocation, command: string): void {
   if (process.getuid?.() === 0) return;
@@ -92,6 +112,25 @@ export function requireRoot(invocation: Invocation, command: string): void {
     "permission_denied",
     `'torpor ${command}' needs root: it runs sandboxes, networks and mounts. Run: ${instanceCommand(invocation.paths, `sudo ${binary} ${command}`)}`,
   );
+}
+
+/** Tells of the instance that runs already. @throws CodedError `conflict` when it is not as asked */
+async function answerRunning(
+  invocation: Invocation,
+  supervisor: ProcessIdentity,
+  asked: { listen?: string; localTls: boolean },
+): Promise<void> {
+  const { paths, context } = invocation;
+  const status = await waitForInstance(invocation);
+  if (asked.listen !== undefined) requireSameListen(paths, asked.listen);
+  if (asked.localTls) requireLocalTls(paths);
+  const others = otherSettings(context.env, supervisor);
+  invocation.note("Torpor runs already.");
+  if (others.length > 0)
+    invocation.note(
+      `${invocation.errorStyle.yellow("torpor:")} it was started with other settings, which stay: ${others.join(", ")}. To change over: ${instanceCommand(paths, "sudo torpor down --keep-sandboxes")}, then up again`,
+    );
+  invocation.answer(status, () => describeStatus(status, invocation.style));
 }
 
 /** Another `up` may be on its way: waits for it to serve. */
@@ -109,7 +148,7 @@ async function waitForInstance(invocation: Invocation): ReturnType<typeof readSt
 }
 
 /** Starts this same program once more, in a session of its own, and waits until it serves. */
-async function startDetached(invocation: Invocation, listen: string): Promise<void> {
+async function startDetached(invocation: Invocation, listen: string, localTls: boolean): Promise<void> {
   const { paths, context } = invocation;
   mkdirSync(paths.logsDir, { recursive: true });
   const logPath = join(paths.logsDir, "supervisor.log");
@@ -120,7 +159,16 @@ async function startDetached(invocation: Invocation, listen: string): Promise<vo
   const runtime = entry.endsWith(".ts") ? ["--import", "tsx", "--conditions=source"] : [];
   const child = spawn(
     process.execPath,
-    [...runtime, entry, "up", "--state-dir", paths.stateDir, "--listen", listen],
+    [
+      ...runtime,
+      entry,
+      "up",
+      "--state-dir",
+      paths.stateDir,
+      "--listen",
+      listen,
+      ...(localTls ? ["--tls"] : []),
+    ],
     { detached: true, cwd: context.installation.root, env: context.env, stdio: ["ignore", log, log, "ipc"] },
   );
   closeSync(log);

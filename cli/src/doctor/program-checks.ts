@@ -57,6 +57,13 @@ export function programChecks({ env, root }: ProgramCheckOptions): Check[] {
     ),
     present("mke2fs", "mke2fs", "e2fsprogs", "makes the file that caps a sandbox's disk"),
     present("losetup", "losetup", "mount", "attaches that file"),
+    present(
+      "openssl",
+      "openssl",
+      "openssl",
+      "signs the local certificate of 'torpor up --tls'; not needed for one that is given",
+      false,
+    ),
     present("tar", "tar", "tar", "packs and unpacks the directories that 'torpor cp' copies", false),
   ];
 }

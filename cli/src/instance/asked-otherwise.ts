@@ -9,6 +9,7 @@ import { readInstanceFile } from "./run-file.ts";
 const NOT_SETTINGS = new Set([
   "TORPOR_STATE_DIR",
   "TORPOR_LISTEN",
+  "TORPOR_TLS",
   "TORPOR_URL",
   "TORPOR_API_KEY",
   "TORPOR_API_KEY_FILE",
@@ -28,6 +29,16 @@ export function requireSameListen(paths: InstancePaths, asked: string): void {
     "conflict",
     `Torpor runs already from ${paths.stateDir} and listens on ${listens}, not on ${asked}. To move it: ${instanceCommand(paths, "sudo torpor down --keep-sandboxes")}, then ${instanceCommand(paths, `sudo torpor up --detach --listen ${asked}`)}; its sandboxes stay`,
     { details: { listen: listens } },
+  );
+}
+
+/** @throws CodedError `conflict` when the instance that runs has no certificate of its own. */
+export function requireLocalTls(paths: InstancePaths): void {
+  const file = readInstanceFile(paths.instanceFile);
+  if (file === null || file.authority_file !== null) return;
+  throw new CodedError(
+    "conflict",
+    `Torpor runs already from ${paths.stateDir}, without a certificate of its own. To change over: ${instanceCommand(paths, "sudo torpor down --keep-sandboxes")}, then ${instanceCommand(paths, `sudo torpor up --detach --listen ${file.listen} --tls`)}; its sandboxes stay`,
   );
 }
 

@@ -1,10 +1,11 @@
 import { join, resolve } from "node:path";
+import type { LocalCertificatePaths } from "../tls/local-certificate.ts";
 
 /** Where an instance keeps its things when nothing else is said. */
 export const DEFAULT_STATE_DIR = "/var/lib/torpor";
 
 /** Every path of a state directory that the command line touches. */
-export interface InstancePaths {
+export interface InstancePaths extends LocalCertificatePaths {
   stateDir: string;
   hostDir: string;
   serverDir: string;
@@ -39,5 +40,9 @@ export function instancePaths(stateDir: string): InstancePaths {
     hostToken: join(runDir, "host-token"),
     supervisorLock: join(runDir, "supervisor.lock"),
     undrained: join(runDir, "undrained"),
+    tlsDir: join(root, "tls"),
+    authorityFile: join(root, "tls", "ca.pem"),
+    authorityKeyFile: join(root, "tls", "ca-key.pem"),
+    leafFile: join(root, "server", "tls-leaf.pem"),
   };
 }

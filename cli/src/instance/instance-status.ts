@@ -14,6 +14,8 @@ export interface LiveStatus extends InstanceStatus {
   started_at: string;
   /** Whether what is built here now is not what it was started from. */
   outdated: boolean;
+  /** Where TLS is spoken, and the local authority that clients are to trust for it; null where it is not. */
+  tls: { url: string; authority_file: string | null } | null;
 }
 
 /**
@@ -47,6 +49,7 @@ export async function readStatus(paths: InstancePaths, installation: Installatio
     healthy: supervised && hostAlive && serverAlive && (await answers(url)),
     started_at: file.started_at,
     outdated: file.build !== buildFingerprint(installation),
+    tls: server?.tls_url === undefined ? null : { url: server.tls_url, authority_file: file.authority_file },
   };
 }
 

@@ -5,6 +5,8 @@ import type { ProcessIdentity } from "./process-identity.ts";
 export interface RunFile extends ProcessIdentity {
   url?: string;
   socket?: string;
+  /** Where the server speaks TLS too. */
+  tls_url?: string;
 }
 
 /** `run/instance.json`, written by the supervisor once both serve. */
@@ -21,6 +23,8 @@ export interface InstanceFile {
   acceleration: string;
   started_at: string;
   supervisor: ProcessIdentity;
+  /** The local authority that clients are to trust for TLS; null where the certificate is not the instance's own. */
+  authority_file: string | null;
 }
 
 function readJson(path: string): Record<string, unknown> | null {
@@ -56,6 +60,7 @@ export function readRunFile(path: string): RunFile | null {
   const file: RunFile = identity;
   if (typeof value["url"] === "string") file.url = value["url"];
   if (typeof value["socket"] === "string") file.socket = value["socket"];
+  if (typeof value["tls_url"] === "string") file.tls_url = value["tls_url"];
   return file;
 }
 
@@ -76,6 +81,7 @@ export function readInstanceFile(path: string): InstanceFile | null {
     acceleration: text("acceleration"),
     started_at: text("started_at"),
     supervisor,
+    authority_file: typeof value["authority_file"] === "string" ? value["authority_file"] : null,
   };
 }
 

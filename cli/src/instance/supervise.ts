@@ -16,7 +16,7 @@ export type DetachMessage = { ready: true } | { ready: false; code: string; mess
  */
 export async function superviseUntilTold(
   invocation: Invocation,
-  listen: string,
+  asked: { listen: string; localTls: boolean },
   describe: (status: LiveStatus) => string,
 ): Promise<void> {
   const { paths, context } = invocation;
@@ -41,7 +41,7 @@ export async function superviseUntilTold(
     const instance = await startInstance({
       paths,
       installation: context.installation,
-      listen,
+      ...asked,
       env: context.env,
       onEvent: (event) => logLine(invocation, describeEvent(event)),
     });

@@ -11,6 +11,12 @@ import { invokingOwner, type Owner, serverOwner } from "./process-owner.ts";
 import { type InstanceFile, readRunFile, writeFileAtomically } from "./run-file.ts";
 import { type ProgramEvent, SupervisedProgram } from "./supervised-program.ts";
 import { releaseSupervisorLock, takeSupervisorLock } from "./supervisor-lock.ts";
+import { coveredNames } from "../tls/covered-names.ts";
+import {
+  ensureLocalCertificate,
+  keepLocalCertificate,
+  type LocalCertificateOptions,
+} from "../tls/local-certificate.ts";
 
 export interface SupervisorOptions {
   paths: InstancePaths;
@@ -19,6 +25,13 @@ export interface SupervisorOptions {
   onEvent: (event: ProgramEvent | { type: "note"; message: string }) => void;
   /** Time for the host and for the server to come up, each. Default 60,000. */
   readyTimeoutMs?: number;
+}
+
+export interface InstanceOptions extends SupervisorOptions {
+  /** Address and port of the API. */
+  listen: string;
+  /** Whether TLS is spoken with a certificate of the instance's own authority. Default false. */
+  localTls?: boolean;
 }
 
 /** Time for the host and for the server to come up: a host adopts its machines first. */
@@ -53,13 +66,17 @@ interface HostInstance {
  * @throws CodedError `conflict` when another supervisor holds the state directory; `host_unavailable` when one of the
  * two does not come up, with nothing left running.
  */
-export async function startInstance(options: SupervisorOptions & { listen: string }): Promise<Instance> {
+export async function startInstance(options: InstanceOptions): Promise<Instance> {
   const { paths, installation, listen } = options;
   const host = await startHost(options);
+  const certificate = await localCertificate(options).catch(async (error: unknown) => {
+    await host.stop({ drain: false });
+    throw error;
+  });
   const server = new SupervisedProgram({
     name: "server",
     argv: installation.serverArgv,
-    env: serverEnv(options, host.token),
+    env: { ...serverEnv(options, host.token), ...certificate?.serverEnv },
     logPath: join(paths.logsDir, "server.log"),
     runFilePath: paths.serverFile,
     readyTimeoutMs: options.readyTimeoutMs ?? READY_TIMEOUT_MS,
@@ -70,6 +87,7 @@ export async function startInstance(options: SupervisorOptions & { listen: strin
   const stop = (how: StopOptions): Promise<void> => {
     stopping ??= (async () => {
       await server.stop(STOP_GRACE_MS); // first, so that nothing new is made while the host ends the rest
+      certificate?.stop();
       rmSync(paths.instanceFile, { force: true });
       await host.stop(how);
     })();
@@ -90,6 +108,7 @@ export async function startInstance(options: SupervisorOptions & { listen: strin
       acceleration: text("acceleration"),
       started_at: new Date().toISOString(),
       supervisor: ownIdentity(),
+      authority_file: certificate === undefined ? null : paths.authorityFile,
     };
     writeFileAtomically(paths.instanceFile, `${JSON.stringify(file, null, 2)}\n`, 0o644);
     return { file, stop };
@@ -153,6 +172,26 @@ export async function startHost(options: SupervisorOptions): Promise<HostInstanc
     await stop({ drain: false });
     throw error;
   }
+}
+
+/** The certificate of the instance's own, and what the server is told of it; undefined when it is not asked for. */
+async function localCertificate(
+  options: InstanceOptions,
+): Promise<{ serverEnv: NodeJS.ProcessEnv; stop: () => void } | undefined> {
+  if (options.localTls !== true) return undefined;
+  const { paths, env, onEvent } = options;
+  const certificate: LocalCertificateOptions = {
+    paths,
+    names: coveredNames(env),
+    owner: process.getuid?.() === 0 ? serverOwner() : undefined,
+    now: Date.now,
+    onNote: (message) => onEvent({ type: "note", message }),
+  };
+  await ensureLocalCertificate(certificate);
+  return {
+    serverEnv: { TORPOR_TLS_CERT: paths.leafFile, TORPOR_TLS_KEY: paths.leafFile },
+    stop: keepLocalCertificate(certificate),
+  };
 }
 
 async function probeServer(url: string): Promise<void> {
@@ -233,7 +272,7 @@ function hostEnv(options: SupervisorOptions, token: string): NodeJS.ProcessEnv {
   };
 }
 
-function serverEnv(options: SupervisorOptions & { listen: string }, token: string): NodeJS.ProcessEnv {
+function serverEnv(options: InstanceOptions, token: string): NodeJS.ProcessEnv {
   const { paths, listen } = options;
   const owner = invokingOwner(options.env);
   const runAs = serverOwner();

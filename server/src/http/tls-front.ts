@@ -1,15 +1,23 @@
 import type { Server } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
-import { createServer, type TLSSocket } from "node:tls";
+import { createServer, type Server as TlsServer, type TLSSocket } from "node:tls";
+import type { Clock, Log } from "@torpor/base";
 
-/** Where TLS is spoken, and with what. */
-export interface TlsOptions {
-  listen: { host: string; port: number };
-  /** PEM: the certificate, with what leads to its root. */
+/** A certificate, with what leads to its root, and its private key, PEM. */
+export interface TlsPair {
   cert: string | Buffer;
-  /** PEM. */
   key: string | Buffer;
 }
+
+/** Where TLS is spoken, and with what. */
+export interface TlsOptions extends TlsPair {
+  listen: { host: string; port: number };
+  /** Reads the pair anew, for one that is renewed while the server runs. Default: the same to the end. @throws when it cannot */
+  reread?: () => TlsPair;
+}
+
+/** A renewed certificate is in use within this time. */
+const REREAD_EVERY_MS = 60 * 60_000;
 
 /** A TLS listener before an HTTP server: what comes in there is served by it as what comes to its own port is. */
 export class TlsFront {
@@ -23,7 +31,12 @@ export class TlsFront {
   }
 
   /** @throws Error when certificate and key are not usable, or the address cannot be listened on */
-  static async open(server: Server, { listen, cert, key }: TlsOptions): Promise<TlsFront> {
+  static async open(
+    server: Server,
+    { listen, cert, key, reread }: TlsOptions,
+    clock: Clock,
+    log: Log,
+  ): Promise<TlsFront> {
     const front = createServer({ cert, key, ALPNProtocols: ["http/1.1"] });
     const sockets = new Set<Socket>();
     front.on("connection", (socket) => {
@@ -42,7 +55,9 @@ export class TlsFront {
         resolve();
       });
     });
+    const stop = reread === undefined ? () => {} : useRenewed(front, { cert, key }, reread, clock, log);
     return new TlsFront((front.address() as AddressInfo).port, async () => {
+      stop();
       const closed = new Promise<void>((resolve) => void front.close(() => resolve()));
       for (const socket of sockets) socket.destroy();
       await closed;
@@ -53,4 +68,31 @@ export class TlsFront {
   close(): Promise<void> {
     return this.#close();
   }
+}
+
+/** Goes over to what `reread` answers when it is another pair, for connections made from then on. Answers how to end it. */
+function useRenewed(
+  front: TlsServer,
+  first: TlsPair,
+  reread: () => TlsPair,
+  clock: Clock,
+  log: Log,
+): () => void {
+  let used = first;
+  const look = (): void => {
+    try {
+      const { cert, key } = reread();
+      if (String(cert) !== String(used.cert) || String(key) !== String(used.key)) {
+        front.setSecureContext({ cert, key });
+        used = { cert, key };
+        log.info({ op: "tls", outcome: "renewed" });
+      }
+    } catch (error) {
+      // Root's to read, or half renewed: the one in use stays.
+      log.debug({ op: "tls", outcome: "kept", err: error });
+    }
+    cancel = clock.after(REREAD_EVERY_MS, look);
+  };
+  let cancel = clock.after(REREAD_EVERY_MS, look);
+  return () => cancel();
 }

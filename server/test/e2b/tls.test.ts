@@ -1,31 +1,40 @@
 import { execFileSync } from "node:child_process";
+import { X509Certificate } from "node:crypto";
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import type { IncomingMessage } from "node:http";
+import { createServer, type IncomingMessage } from "node:http";
 import { request } from "node:https";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { connect } from "node:tls";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { WebSocket } from "ws";
+import { createLog, FakeClock } from "@torpor/base";
+import { TlsFront } from "../../src/http/tls-front.ts";
 import { World } from "../world.ts";
 
 const DOMAIN = "e2b.test";
 
 let world: World;
 let cert: Buffer;
-beforeAll(async () => {
+
+function makePair(): { cert: Buffer; key: Buffer } {
   const directory = mkdtempSync(join(tmpdir(), "torpor-tls-"));
   try {
     const [keyFile, certFile] = [join(directory, "key.pem"), join(directory, "cert.pem")];
     const subject = ["-subj", `/CN=${DOMAIN}`, "-addext", `subjectAltName=DNS:${DOMAIN},DNS:*.${DOMAIN}`];
     const made = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", keyFile, "-out", certFile];
     execFileSync("openssl", ["req", "-x509", ...made, ...subject], { stdio: "pipe" });
-    cert = readFileSync(certFile);
-    const listen = { host: "127.0.0.1", port: 0 };
-    world = await World.start({ e2bDomain: DOMAIN, tls: { listen, cert, key: readFileSync(keyFile) } });
+    return { cert: readFileSync(certFile), key: readFileSync(keyFile) };
   } finally {
     rmSync(directory, { recursive: true, force: true });
   }
+}
+
+beforeAll(async () => {
+  const pair = makePair();
+  cert = pair.cert;
+  world = await World.start({ e2bDomain: DOMAIN, tls: { listen: { host: "127.0.0.1", port: 0 }, ...pair } });
 });
 afterAll(async () => {
   await world[Symbol.asyncDispose]();
@@ -71,4 +80,43 @@ test("ports of a sandbox have hosts of their own over TLS, for upgrades too, and
 
 test("what speaks no TLS there is hung up on", async () => {
   await expect(fetch(`http://127.0.0.1:${world.server.tlsPort}/healthz`)).rejects.toThrow();
+});
+
+test("a certificate that is renewed is in use within an hour, and one that is half renewed is not", async () => {
+  const [first, second] = [makePair(), makePair()];
+  let onDisk: () => { cert: Buffer; key: Buffer } = () => first;
+  const clock = new FakeClock();
+  const server = createServer((_incoming, outgoing) => void outgoing.end());
+  const listen = { host: "127.0.0.1", port: 0 };
+  const log = createLog({ name: "test", level: "silent" });
+  const front = await TlsFront.open(server, { listen, ...first, reread: () => onDisk() }, clock, log);
+  const shown = async (): Promise<string> => {
+    const socket = connect({
+      port: front.port,
+      host: "127.0.0.1",
+      servername: DOMAIN,
+      rejectUnauthorized: false,
+    });
+    await once(socket, "secureConnect");
+    const { raw } = socket.getPeerCertificate();
+    socket.destroy();
+    return new X509Certificate(raw).toString();
+  };
+  try {
+    for (const half of [
+      () => ({ cert: second.cert, key: first.key }),
+      () => {
+        throw new Error("EACCES");
+      },
+    ]) {
+      onDisk = half;
+      clock.advance(3_600_000);
+      expect(await shown()).toBe(String(first.cert));
+    }
+    onDisk = () => second;
+    clock.advance(3_600_000);
+    expect(await shown()).toBe(String(second.cert));
+  } finally {
+    await front.close();
+  }
 });
