@@ -203,6 +203,14 @@ export class Cgroup {
     };
   }
 
+  /** Pages of files in its memory that the kernel can let go of; zero on a machine without the controller. */
+  cacheBytes(): number {
+    const text = readText(join(this.#paths.memory ?? "", "memory.stat"));
+    // What is shared memory is counted with the files, and is as much in use as any other.
+    const files = field(text, this.#version === 2 ? "file" : "cache");
+    return Math.max(0, files - field(text, "shmem"));
+  }
+
   /**
    * Stops every process of the group where it stands; it then uses no CPU. All of them, not the sandbox process alone:
    * systrap's stubs wait for it by spinning. Answers when they have stopped.

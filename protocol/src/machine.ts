@@ -12,6 +12,8 @@
  *     ANY    /v1/machines/{id}/ports/{port}/* proxied to that port of the guest, upgrades (WebSockets) too; on 49983 the
  *                                             host adds its tokens. PORT_HEADERS says what the server may add
  *     GET    /v1/machines/{id}/logs           text: console of the machine (PID 1), the last 1 MiB at most
+ *     GET    /v1/machines/{id}/metrics        { samples: MachineSample[] }, oldest first; with ?from_unix_ms=N&to_unix_ms=M
+ *                                             those of that time, one of now included while it runs
  *     GET    /v1/events?after=N&wait_ms=M     HostEvents (long poll)
  *     GET    /v1/templates                    { templates: Template[] }
  *     POST   /v1/templates/{name}/build       NDJSON of TemplateBuildEvent
@@ -155,6 +157,19 @@ export const NO_USE: MachineUse = {
   network_out_bytes: 0,
   idle_seconds: 0,
 };
+
+/** What a machine used at one moment, as its host sees it. */
+export interface MachineSample {
+  at_unix_ms: number;
+  /** Since the sample before: 100 when it used all the CPU it may have. */
+  cpu_used_percent: number;
+  /** Without pages of files that can be let go of; what the runtime needs for itself is in it. */
+  memory_used_bytes: number;
+  /** Such pages. */
+  memory_cache_bytes: number;
+  /** What its own changes to the file system take on the host's disk. */
+  disk_used_bytes: number;
+}
 
 /** A change of what a machine holds: what is metered is the time between two. */
 export interface MachineMove {

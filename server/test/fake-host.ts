@@ -12,6 +12,7 @@ import {
   type Incarnation,
   type Machine,
   type MachineMove,
+  type MachineSample,
   type MachineSnapshot,
   type MachineSpec,
   type MachineUpdate,
@@ -53,6 +54,8 @@ export class FakeHost {
   readonly callers = new Map<string, (when: "before" | "after", line: string) => Promise<void>>();
   /** Answers port 49999; without it the port refuses. */
   codeServer?: (path: string, request: IncomingMessage, response: ServerResponse) => Promise<void> | void;
+  /** What machines used in the past, by id; of now there is always one while it runs. */
+  readonly samples = new Map<string, MachineSample[]>();
   /** Programs that listen inside every machine, by port. */
   readonly programs = new Map<
     number,
@@ -565,6 +568,15 @@ export class FakeHost {
       await this.move(id, verb);
       return this.#send(response, 200, entry.machine);
     }
+    if (verb === "metrics") {
+      const [from, to] = ["from_unix_ms", "to_unix_ms"].map((name) => Number(url.searchParams.get(name)));
+      const all = [
+        ...(this.samples.get(id) ?? []),
+        ...(entry.machine.state === "running" ? [sampleAt(Date.now())] : []),
+      ];
+      const samples = all.filter(({ at_unix_ms: at }) => at >= (from ?? 0) && at <= (to ?? 0));
+      return this.#send(response, 200, { samples });
+    }
     if (verb === "logs") {
       response.writeHead(200, { "content-type": "text/plain; charset=utf-8" });
       return void response.end("torpor-guest: ready\n");
@@ -667,6 +679,16 @@ export class FakeHost {
     );
     response.end(`${JSON.stringify({ type: "done", template, cached: true })}\n`);
   }
+}
+
+export function sampleAt(at: number): MachineSample {
+  return {
+    at_unix_ms: at,
+    cpu_used_percent: 12.5,
+    memory_used_bytes: 4_096,
+    memory_cache_bytes: 1_024,
+    disk_used_bytes: 512,
+  };
 }
 
 function portOf(url: URL): { id: string; port: number; path: string } {

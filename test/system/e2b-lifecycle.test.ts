@@ -151,6 +151,18 @@ describe("the life of a sandbox through E2B's clients", () => {
       const [metric] = await sandbox.getMetrics();
       expect(metric?.memTotal).toBeGreaterThan(0);
       expect(metric?.diskTotal).toBeGreaterThan(0);
+      for (const used of ["memUsed", "diskUsed"] as const) expect(metric?.[used]).toBeGreaterThan(0);
+      const all = await eventually("a past of at least one sample", async () => {
+        const found = await sandbox.getMetrics({
+          start: new Date(Date.now() - 3_600_000),
+          end: new Date(),
+        });
+        return found.length > 1 && found;
+      });
+      const times = all.map(({ timestamp }) => timestamp.getTime());
+      expect(times).toEqual(times.toSorted((a, b) => a - b));
+      const past = await sandbox.getMetrics({ end: new Date(Date.now() - 3_600_000) });
+      expect(past).toEqual([]);
     });
 
     test("is not there once it is killed", async () => {

@@ -217,6 +217,15 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
     },
     {
       method: "GET",
+      pattern: /^\/v1\/machines\/([^/]+)\/metrics$/,
+      answer: ({ outgoing, query, parts: [id = ""] }) => {
+        const time = (name: string, otherwise: number): number => Number(query.get(name) ?? otherwise);
+        const samples = machines.samples(id, time("from_unix_ms", 0), time("to_unix_ms", Infinity));
+        json(outgoing, 200, { samples });
+      },
+    },
+    {
+      method: "GET",
       pattern: /^\/v1\/events$/,
       answer: async ({ outgoing, query, signal }) => {
         const waitMs = Math.min(Number(query.get("wait_ms") ?? 0) || 0, MAX_WAIT_MS);

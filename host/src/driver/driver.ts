@@ -35,6 +35,14 @@ export interface Traffic {
   outBytes: number;
 }
 
+/** What a machine holds on the host, beside what its cgroup's counters say. */
+export interface Occupancy {
+  /** Of its memory: pages of files that the kernel can let go of. */
+  cacheBytes: number;
+  /** What its writable layer takes on the host's disk. */
+  diskBytes: number;
+}
+
 /** A machine that has been started, as it is written to the journal. */
 export interface MachineHandle {
   place: MachinePlace;
@@ -115,6 +123,8 @@ export interface Driver {
   /** Whether a machine from the journal still runs. */
   adopt(machine: MachineHandle): boolean;
   stats(machine: MachineHandle): CgroupUsage;
+  /** Zeros for what cannot be read any more. */
+  occupancy(machine: MachineHandle): Occupancy;
   /** Bytes over its network since it was made; zeros once its process is gone. */
   traffic(machine: MachineHandle): Traffic;
 }

@@ -2,6 +2,7 @@ import {
   CodedError,
   type EndReason,
   type Machine,
+  type MachineSample,
   type MachineSnapshot,
   type MachineUpdate,
   type NetworkPolicy,
@@ -16,6 +17,7 @@ import { crashReason } from "./crash-reason.ts";
 import { isDoomed } from "../process-identity.ts";
 import { HeldState } from "./held-state.ts";
 import type { MachineParts } from "./machine-parts.ts";
+import { MetricHistory } from "./metric-history.ts";
 import type { Live, Phase } from "./phase.ts";
 import type { SnapshotOptions } from "./snapshots.ts";
 import { adoptAsleep, adoptStanding, findImage } from "./transition/adopt.ts";
@@ -40,6 +42,7 @@ export class HeldMachine {
   readonly #state: HeldState;
   /** While it runs. */
   #agentWatch: AgentWatch | undefined;
+  readonly #metrics = new MetricHistory();
 
   constructor(entry: MachineEntry, parts: MachineParts, onGone: () => void) {
     this.#state = new HeldState(entry, parts, this, onGone);
@@ -250,6 +253,7 @@ export class HeldMachine {
     } else if (phase.name === "running" || phase.name === "paused") {
       this.#state.noteOom(phase.live);
       this.#meterAtTimes(phase.live);
+      if (phase.name === "running") this.#metrics.look(phase.live, this.#metricSources);
       const { handle } = phase.live;
       const hasDied = !driver.adopt(handle) || (phase.name === "paused" && isDoomed(handle.process));
       if (hasDied) void this.#failCrashed(phase.live);
@@ -259,6 +263,17 @@ export class HeldMachine {
       if (!driver.adopt(phase.live.handle)) void this.#failCrashed(phase.live);
     }
     this.#watchAgent();
+  }
+
+  /** What it used in that time, by samples. @param from to Unix milliseconds */
+  samples(from: number, to: number): MachineSample[] {
+    const live = this.phase.name === "running" ? this.phase.live : undefined;
+    return this.#metrics.between(live, this.#metricSources, from, to);
+  }
+
+  get #metricSources() {
+    const { driver, clock } = this.#state.parts;
+    return { driver, clock, limits: this.entry.spec };
   }
 
   /** So that of what it used a `kill -9` of the host loses no more than half a minute. */

@@ -2,6 +2,7 @@ import {
   CodedError,
   type EndReason,
   type Machine,
+  type MachineSample,
   type MachineSnapshot,
   type MachineUpdate,
   type NetworkPolicy,
@@ -149,6 +150,14 @@ export class Machines {
     while (isPassing() && !signal.aborted && clock.monotonic() < until)
       await new Promise<void>((resolve) => clock.after(SETTLE_LOOK_MS, resolve));
     return this.get(id);
+  }
+
+  /**
+   * What it used between two times, by samples of every 5 s in which it ran, an hour's at most; none of before this host
+   * process. Wakes and asks nothing. @throws CodedError `sandbox_not_found`, or 410 `sandbox_ended` with the reason
+   */
+  samples(id: string, fromUnixMs: number, toUnixMs: number): MachineSample[] {
+    return this.#require(id).samples(fromUnixMs, toUnixMs);
   }
 
   /** Changes clocks; in the journal when this returns. @throws CodedError `sandbox_not_found`, `sandbox_ended` */

@@ -8,6 +8,7 @@ import type {
   MachineLimits,
   MachinePlace,
   MachineRoot,
+  Occupancy,
   Traffic,
 } from "../../src/driver/driver.ts";
 import { FakeGuest, type InitBehaviour } from "./fake-guest.ts";
@@ -218,6 +219,10 @@ export class FakeDriver implements Driver {
       memoryPeakBytes: 0,
       oomKills: this.machines.get(place.slot)?.oomKills ?? 0,
     };
+  }
+
+  occupancy(): Occupancy {
+    return { cacheBytes: 0, diskBytes: 4096 };
   }
 
   traffic({ place }: MachineHandle): Traffic {

@@ -6,6 +6,7 @@ import {
   type HostEvents,
   type HostHealth,
   type Machine,
+  type MachineSample,
   type MachineSnapshot,
   type MachineSpec,
   type MachineUpdate,
@@ -132,6 +133,17 @@ export class HostClient {
         ...withSignal(signal),
       }),
     );
+  }
+
+  /** What it used between two times (Unix milliseconds), by samples, one of now included while it runs. Wakes nothing. */
+  async samples(
+    machine: OwnedMachine,
+    { from, to }: { from: number; to: number },
+    signal?: AbortSignal,
+  ): Promise<MachineSample[]> {
+    const path = `${machinePath(machine)}/metrics?from_unix_ms=${from}&to_unix_ms=${to}`;
+    const options = { repeatable: true, ...withSignal(signal) };
+    return (await this.#json<{ samples: MachineSample[] }>("GET", path, options)).samples;
   }
 
   updateMachine(machine: OwnedMachine, update: MachineUpdate): Promise<Machine> {

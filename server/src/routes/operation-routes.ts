@@ -6,6 +6,19 @@ import { SENT } from "../http/api.ts";
 import { pipeline } from "node:stream/promises";
 import type { RouteDeps } from "./route-deps.ts";
 
+/** What a sandbox used, at moments. */
+const sampleListSchema = z.object({
+  items: z.array(
+    z.object({
+      at: z.string(),
+      cpu_used_percent: z.number().describe("Since the sample before; 100: all the CPU it may have."),
+      memory_used_bytes: z.number().describe("Without what can be let go of; its runtime's own is in it."),
+      memory_cache_bytes: z.number().describe("Pages of files, which can be let go of."),
+      disk_used_bytes: z.number().describe("What its changes to the file system take on the host."),
+    }),
+  ),
+});
+
 const healthSchema = z.object({
   status: z.enum(["ok", "degraded"]),
   version: z.string(),
@@ -71,6 +84,38 @@ export function addOperationRoutes(deps: RouteDeps): void {
         "content-type": deps.metrics.registry.contentType,
       });
       return SENT;
+    },
+  );
+
+  api.add(
+    {
+      method: "get",
+      path: "/v1/sandboxes/{id}/metrics",
+      tag: "sandboxes",
+      summary: "Read what a sandbox uses over time",
+      description:
+        "A sample every 5 s in which it ran, the last hour's at most, and one of now while it runs, oldest first. Its host counts them, and keeps none over a restart. Wakes nothing.",
+      scope: "sandbox:read",
+      query: z.object({
+        from: z.iso.datetime({ offset: true }).optional().describe("RFC 3339. Default: the oldest there is."),
+        to: z.iso.datetime({ offset: true }).optional().describe("RFC 3339. Default: now."),
+      }),
+      answers: { 200: { description: "The samples", schema: sampleListSchema } },
+    },
+    async (call) => {
+      const record = await deps.sandboxes.require(call.caller.scope, call.param("id"));
+      const { from, to } = call.query;
+      const span = {
+        from: from === undefined ? 0 : Date.parse(from),
+        to: to === undefined ? Number.MAX_SAFE_INTEGER : Date.parse(to),
+      };
+      const host = await deps.placement.of(record.host);
+      const samples = await host.client.samples(record, span, call.signal);
+      const items = samples.map(({ at_unix_ms: at, ...sample }) => ({
+        at: new Date(at).toISOString(),
+        ...sample,
+      }));
+      return { status: 200, body: { items } };
     },
   );
 

@@ -143,6 +143,7 @@ export const ROUTES: Record<string, Row> = {
   "GET /v1/sandboxes/{id}/events": { kind: "owned", query: "?follow=false" },
   "GET /v1/sandboxes/{id}/state": { kind: "owned" },
   "GET /v1/sandboxes/{id}/logs": { kind: "owned" },
+  "GET /v1/sandboxes/{id}/metrics": { kind: "owned" },
   "POST /v1/sessions": {
     kind: "scoped",
     ok: 201,
@@ -249,7 +250,8 @@ export const ROUTES: Record<string, Row> = {
   "POST /sandboxes/{id}/fork": { kind: "owned", ok: 201, json: { count: 1, timeout: 60 } },
   "POST /sandboxes/{id}/snapshots": { kind: "owned", ok: 201, json: {} },
   "PUT /sandboxes/{id}/network": { kind: "owned", ok: 204, json: { denyOut: ["0.0.0.0/0"] } },
-  "GET /sandboxes/{id}/metrics": { kind: "owned", needs: ["sleep"] },
+  "GET /sandboxes/{id}/metrics": { kind: "owned" },
+  "GET /sandboxes/metrics": { kind: "scoped", query: "?sandbox_ids=sbx1" },
   "GET /sandboxes/{id}/logs": { kind: "owned" },
   "GET /v2/sandboxes/{id}/logs": { kind: "owned" },
   "GET /volumes": { kind: "scoped", ok: 400 },

@@ -1,4 +1,4 @@
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { mkdir, open, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -14,6 +14,7 @@ import type {
   MachineLimits,
   MachinePlace,
   MachineRoot,
+  Occupancy,
   Traffic,
 } from "../driver.ts";
 import { writeBundle } from "./bundle.ts";
@@ -25,6 +26,8 @@ import { readTraffic } from "./traffic.ts";
 
 /** Memory of sentry and gofer beside the guest's own, measured at 20-50 MiB; the rest is head room for page tables. */
 const MEMORY_OVERHEAD_MIB = 128;
+/** The writable layer, in the machine's directory. */
+const DISK_FILE = "disk.ext4";
 /** Threads of sentry, gofer and systrap's stubs: a fork bomb inside must meet the inner limit long before this one. */
 const PIDS_LIMIT = 8192;
 
@@ -151,7 +154,7 @@ export class GvisorDriver implements Driver {
           overlayDir: join(directory, "overlay"),
           netns: place.netns,
         }),
-        this.#disks.create(place.diskMib, join(directory, "disk.ext4")),
+        this.#disks.create(place.diskMib, join(directory, DISK_FILE)),
       ]);
       cgroup.create(this.#cgroupLimits(limits));
       this.#limits.set(place.slot, limits);
@@ -263,7 +266,7 @@ export class GvisorDriver implements Driver {
     this.#primed.delete(place.slot);
     this.#limits.delete(place.slot);
     await this.#options.cgroups.group(String(place.slot)).destroy({ onEmpty: onDead });
-    for (const name of ["runsc", "root", "overlay", "disk.ext4", "config.json", "pid"]) {
+    for (const name of ["runsc", "root", "overlay", DISK_FILE, "config.json", "pid"]) {
       await rm(join(place.directory, name), { recursive: true, force: true });
     }
   }
@@ -274,6 +277,14 @@ export class GvisorDriver implements Driver {
 
   stats({ place }: MachineHandle): CgroupUsage {
     return this.#options.cgroups.group(String(place.slot)).usage();
+  }
+
+  occupancy({ place }: MachineHandle): Occupancy {
+    const disk = statSync(join(place.directory, DISK_FILE), { throwIfNoEntry: false });
+    return {
+      cacheBytes: this.#options.cgroups.group(String(place.slot)).cacheBytes(),
+      diskBytes: (disk?.blocks ?? 0) * 512, // POSIX leaves the unit open; on Linux it is this
+    };
   }
 
   traffic({ process }: MachineHandle): Traffic {
@@ -306,9 +317,7 @@ export class GvisorDriver implements Driver {
     signal: AbortSignal | undefined,
     timeoutMs = 60_000,
   ): Promise<void> {
-    const disk = own.disk
-      ? [join(place.directory, "disk.ext4"), join(place.directory, "overlay")]
-      : ["-", "-"];
+    const disk = own.disk ? [join(place.directory, DISK_FILE), join(place.directory, "overlay")] : ["-", "-"];
     const consoleLog = await open(join(place.directory, "console.log"), "a", 0o600);
     try {
       await run(

@@ -13,11 +13,11 @@ import { addE2bSandboxRoutes } from "./sandbox-routes.ts";
 export function addE2bRoutes(deps: RouteDeps): void {
   addE2bTemplateRoutes(deps); // before those of snapshots, one of which has a variable where it says `tags`
   addE2bBuildRoutes(deps);
+  addE2bLookRoutes(deps); // before those of sandboxes, one of which has a variable where it says `metrics`
   addE2bSandboxRoutes(deps);
   addE2bListRoutes(deps);
   addE2bLifecycleRoutes(deps);
   addE2bSnapshotRoutes(deps);
   addE2bNetworkRoutes(deps);
-  addE2bLookRoutes(deps);
   addE2bMissingRoutes(deps);
 }

@@ -1,4 +1,4 @@
-import { GUEST_PORT, isEnding } from "@torpor/protocol";
+import { CodedError, isEnding } from "@torpor/protocol";
 import { z } from "zod";
 import { readAll } from "../../host/host-client.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
@@ -6,22 +6,13 @@ import type { SandboxRecord } from "../../store/sandbox-record.ts";
 import { e2bSandboxNotFound } from "../e2b-error.ts";
 import { addE2bRoute } from "./add-e2b-route.ts";
 
-const MAX_METRICS_BYTES = 64 * 1024;
 const MAX_CONSOLE_BYTES = 4 * 1024 * 1024;
-const METRICS_WITHIN_MS = 5_000;
 const MOST_LINES = 1_000;
-
-/** Of the agent's `/metrics`; from inside a sandbox, so it may be anything. */
-const agentMetrics = z.object({
-  ts: z.number(),
-  cpu_count: z.number(),
-  cpu_used_pct: z.number(),
-  mem_total: z.number(),
-  mem_used: z.number(),
-  mem_cache: z.number(),
-  disk_used: z.number(),
-  disk_total: z.number(),
-});
+const MIB = 1_048_576;
+/** What a sample may be old, for one that is of now. */
+const NEW_MS = 60_000;
+/** Later than any sample. */
+const MOST_FUTURE = Number.MAX_SAFE_INTEGER;
 
 const metricSchema = z.object({
   timestamp: z.string(),
@@ -35,6 +26,13 @@ const metricSchema = z.object({
   diskTotal: z.number(),
 });
 const unixSeconds = z.coerce.number().optional();
+/** Most sandboxes that one call asks for, as E2B has it. */
+const MOST_ASKED = 100;
+const sandboxIds = z
+  .string()
+  .transform((text) => [...new Set(text.split(",").filter((id) => id !== ""))])
+  .refine((ids) => ids.length <= MOST_ASKED, `must be ${MOST_ASKED} ids at most`)
+  .describe("Ids separated by commas, 100 at most.");
 
 const entrySchema = z.object({
   timestamp: z.string(),
@@ -52,20 +50,49 @@ export function addE2bLookRoutes(deps: RouteDeps): void {
       method: "get",
       path: "/sandboxes/{id}/metrics",
       summary: "Get a sandbox's metrics",
-      description: "As they are now: none of the past are kept. A sandbox that sleeps has none.",
+      description:
+        "One entry every 5 s in which it ran, the last hour's at most, and one of now while it runs. Its host counts them, and keeps none over a restart.",
       scope: "sandbox:read",
       query: z.object({ start: unixSeconds, end: unixSeconds }),
-      answers: { 200: { description: "One entry at most", schema: z.array(metricSchema) } },
+      answers: { 200: { description: "Oldest first", schema: z.array(metricSchema) } },
     },
     async (call) => {
       const record = await living(deps, call);
       const { start, end } = call.query;
-      if (record.state !== "running") return { status: 200, body: [] };
-      const metric = await metricsOf(deps, record, call.signal);
-      const isAsked =
-        (start === undefined || metric.timestampUnix >= start) &&
-        (end === undefined || metric.timestampUnix <= end);
-      return { status: 200, body: isAsked ? [metric] : [] };
+      // Whole seconds, as they are told: one of the last second of `end` is in it.
+      const from = Math.floor(start ?? 0) * 1_000;
+      const to = end === undefined ? MOST_FUTURE : Math.floor(end) * 1_000 + 999;
+      return { status: 200, body: await metricsOf(deps, record, { from, to }, call.signal) };
+    },
+  );
+
+  addE2bRoute(
+    deps,
+    {
+      method: "get",
+      path: "/sandboxes/metrics",
+      summary: "Get the metrics of several sandboxes",
+      description: "As they are now, by id. What does not run, or is not the caller's, is left out.",
+      scope: "sandbox:read",
+      query: z.object({ sandbox_ids: sandboxIds }),
+      answers: {
+        200: {
+          description: "By id",
+          schema: z.object({ sandboxes: z.record(z.string(), metricSchema) }),
+        },
+      },
+    },
+    async (call) => {
+      const from = deps.clock.now() - NEW_MS; // the host's clock may be another
+      const found = await Promise.all(
+        call.query.sandbox_ids.map(async (id) => {
+          const record = await deps.sandboxStore.find(call.caller.scope, id);
+          if (record?.state !== "running") return [];
+          const now = await metricsOf(deps, record, { from, to: MOST_FUTURE }, call.signal).catch(ended);
+          return now.slice(-1).map((metric) => [id, metric] as const);
+        }),
+      );
+      return { status: 200, body: { sandboxes: Object.fromEntries(found.flat()) } };
     },
   );
 
@@ -144,25 +171,27 @@ async function living(
 async function metricsOf(
   { placement }: RouteDeps,
   record: SandboxRecord,
+  span: { from: number; to: number },
   signal: AbortSignal,
-): Promise<z.input<typeof metricSchema>> {
+): Promise<z.input<typeof metricSchema>[]> {
   const host = await placement.of(record.host);
-  const answer = await host.client.guest(record, GUEST_PORT, "GET", "/metrics", {
-    headers: { "x-torpor-passive": "1" },
-    headTimeoutMs: METRICS_WITHIN_MS,
-    repeatable: true,
-    signal,
-  });
-  const found = agentMetrics.parse(JSON.parse((await readAll(answer, MAX_METRICS_BYTES)).toString("utf8")));
-  return {
-    timestamp: new Date(found.ts * 1_000).toISOString(),
-    timestampUnix: found.ts,
-    cpuCount: found.cpu_count,
-    cpuUsedPct: found.cpu_used_pct,
-    memUsed: found.mem_used,
-    memTotal: found.mem_total,
-    memCache: found.mem_cache,
-    diskUsed: found.disk_used,
-    diskTotal: found.disk_total,
-  };
+  const samples = await host.client.samples(record, span, signal);
+  return samples.map((sample) => ({
+    timestamp: new Date(sample.at_unix_ms).toISOString(),
+    timestampUnix: Math.floor(sample.at_unix_ms / 1_000),
+    cpuCount: record.cpu,
+    cpuUsedPct: sample.cpu_used_percent,
+    memUsed: sample.memory_used_bytes,
+    memTotal: record.memoryMb * MIB,
+    memCache: sample.memory_cache_bytes,
+    diskUsed: sample.disk_used_bytes,
+    diskTotal: record.diskMb * MIB,
+  }));
+}
+
+/** One that ended while it was asked for has no metrics. @throws every other error */
+function ended(error: unknown): [] {
+  const isGone = error instanceof CodedError && ["sandbox_ended", "sandbox_not_found"].includes(error.code);
+  if (!isGone) throw error;
+  return [];
 }
