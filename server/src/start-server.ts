@@ -212,6 +212,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     database,
     uploadsDirectory: options.uploadsDirectory,
     snapshotStore,
+    placement,
     sandboxes,
     snapshots,
     keyWatch,

@@ -133,11 +133,15 @@ describe("the life of a sandbox through E2B's clients", () => {
 
     test("takes a snapshot that sandboxes are made from, and deletes it", async () => {
       await sandbox.files.write("of-snapshot", "then");
-      const { snapshotId } = await sandbox.createSnapshot();
+      const { snapshotId } = await sandbox.createSnapshot({ name: "of-then" });
       await sandbox.files.write("of-snapshot", "now");
-      const copy = await Sandbox.create(snapshotId, options());
+      const [copy, named] = await Promise.all([
+        Sandbox.create(snapshotId, options()),
+        Sandbox.create("of-then", options()),
+      ]);
       expect(copy.sandboxId).not.toBe(sandbox.sandboxId);
-      expect(await copy.files.read("of-snapshot")).toBe("then");
+      for (const each of [copy, named]) expect(await each.files.read("of-snapshot")).toBe("then");
+      await named.kill();
       expect(await sandbox.files.read("of-snapshot")).toBe("now");
       const listed = await Sandbox.listSnapshots({ ...options(), sandboxId: sandbox.sandboxId }).nextItems();
       expect(listed.map((each) => each.snapshotId)).toEqual([snapshotId]);

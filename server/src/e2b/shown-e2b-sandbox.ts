@@ -6,7 +6,7 @@ import { shownNetwork } from "./network.ts";
 /** E2B's clients need one; theirs says the same to all. */
 const CLIENT_ID = "6532622b";
 /** Level of the agent's protocol that clients are to assume. The agent tells the same (`guest/agent/agent.go`). */
-const ENVD_VERSION = "0.6.13";
+export const ENVD_VERSION = "0.6.13";
 
 const sandboxFields = {
   sandboxID: z.string(),

@@ -49,7 +49,7 @@ export interface RouteDeps {
   snapshots: Omit<Snapshots, "sweep">;
   snapshotStore: Pick<SnapshotStore, "find" | "list">;
   sessions: Sessions;
-  sandboxStore: Pick<SandboxStore, "find" | "list" | "countByState" | "ping">;
+  sandboxStore: Pick<SandboxStore, "find" | "list" | "count" | "countByState" | "ping">;
   eventStore: Pick<EventStore, "read" | "lastSeq" | "floor" | "requireKept">;
   eventFeed: EventFeed;
   auditStore: AuditStore;

@@ -90,7 +90,8 @@ export interface AddressHolder {
   readonly id: string;
 }
 
-export interface SandboxFilter {
+/** Which sandboxes a list is of. */
+export interface SandboxMatch {
   /** Empty: every state. */
   states: readonly SandboxState[];
   tenant?: string;
@@ -98,12 +99,15 @@ export interface SandboxFilter {
   /** Made through E2B's API from one that it called so, with any tag. */
   references?: readonly string[];
   metadata: Record<string, string>;
+  /** Unix milliseconds: made then or later. */
+  createdFrom?: number;
+}
+
+export interface SandboxFilter extends SandboxMatch {
   limit: number;
   cursor?: string;
   /** Oldest first. Default newest first. */
   isAscending?: boolean;
-  /** Unix milliseconds: made then or later. */
-  createdFrom?: number;
 }
 
 /**
@@ -220,7 +224,36 @@ export class SandboxStore {
 
   /** One page. @throws CodedError invalid_request for a cursor that is not ours. */
   async list(scope: TenantScope, filter: SandboxFilter): Promise<RecordPage<SandboxRecord>> {
-    let query = this.#db.selectFrom("sandboxes").selectAll().where("account", "=", scope.account);
+    let query = this.#matching(scope, filter).selectAll();
+    const [after, direction] =
+      filter.isAscending === true ? ([">", "asc"] as const) : (["<", "desc"] as const);
+    if (filter.cursor !== undefined) {
+      const { createdAt, id } = decodeCursor(filter.cursor);
+      query = query.where((where) =>
+        where.or([
+          where("created_at", after, createdAt),
+          where.and([where("created_at", "=", createdAt), where("id", after, id)]),
+        ]),
+      );
+    }
+    const rows = await query
+      .orderBy("created_at", direction)
+      .orderBy("id", direction)
+      .limit(filter.limit + 1)
+      .execute();
+    return toPage(rows, filter.limit, toSandboxRecord);
+  }
+
+  /** How many the list has, on all its pages. */
+  async count(scope: TenantScope, filter: SandboxMatch): Promise<number> {
+    const row = await this.#matching(scope, filter)
+      .select((query) => query.fn.countAll<number | string>().as("count"))
+      .executeTakeFirstOrThrow();
+    return Number(row.count);
+  }
+
+  #matching(scope: TenantScope, filter: SandboxMatch) {
+    let query = this.#db.selectFrom("sandboxes").where("account", "=", scope.account);
     if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
     if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
     if (filter.template !== undefined) query = query.where("template", "=", filter.template);
@@ -248,23 +281,7 @@ export class SandboxStore {
       );
     }
     if (filter.createdFrom !== undefined) query = query.where("created_at", ">=", filter.createdFrom);
-    const [after, direction] =
-      filter.isAscending === true ? ([">", "asc"] as const) : (["<", "desc"] as const);
-    if (filter.cursor !== undefined) {
-      const { createdAt, id } = decodeCursor(filter.cursor);
-      query = query.where((where) =>
-        where.or([
-          where("created_at", after, createdAt),
-          where.and([where("created_at", "=", createdAt), where("id", after, id)]),
-        ]),
-      );
-    }
-    const rows = await query
-      .orderBy("created_at", direction)
-      .orderBy("id", direction)
-      .limit(filter.limit + 1)
-      .execute();
-    return toPage(rows, filter.limit, toSandboxRecord);
+    return query;
   }
 
   /** The sandbox of that id, if it is placed on that host. */

@@ -11,7 +11,7 @@ export const e2bPageLimit = z.coerce
   .describe("Items on a page, 1 to 100.");
 
 /** What E2B's states are in ours. What is being made is not listed yet, and what has ended no more. */
-const STATES: Readonly<Record<"running" | "paused", readonly SandboxState[]>> = {
+export const STATES: Readonly<Record<"running" | "paused", readonly SandboxState[]>> = {
   paused: ["paused", "hibernated"],
   running: SANDBOX_STATES.filter(
     (state) => !["creating", "paused", "hibernated", "failed", "destroying", "destroyed"].includes(state),

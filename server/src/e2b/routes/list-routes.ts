@@ -6,7 +6,7 @@ import type { SandboxFilter } from "../../store/sandbox-store.ts";
 import { listedSandbox, listedSandboxSchema } from "../shown-e2b-sandbox.ts";
 import { ownTemplateOf, snapshotIdOf } from "../template-reference.ts";
 import { addE2bRoute } from "./add-e2b-route.ts";
-import { listV2Query, metadataPairs } from "./list-query.ts";
+import { listV2Query, metadataPairs, STATES } from "./list-query.ts";
 
 /** Most of the list without pages. */
 const MOST_LISTED = 1_000;
@@ -21,7 +21,8 @@ export function addE2bListRoutes(deps: RouteDeps): void {
       method: "get",
       path: "/v2/sandboxes",
       summary: "List running and paused sandboxes",
-      description: "`x-next-token` names the next page, if there is one.",
+      description:
+        "`x-next-token` names the next page, if there is one; `x-total-running` says how many run on all of them.",
       scope: "sandbox:read",
       query: listV2Query,
       answers: { 200: { description: "One page", schema: z.array(listedSandboxSchema) } },
@@ -33,20 +34,35 @@ export function addE2bListRoutes(deps: RouteDeps): void {
       const { scope } = call.caller;
       const ofTemplate = template === undefined ? {} : await templateFilter(deps, scope, template);
       // Nothing is made from what cannot be the name of a template.
-      if (ofTemplate === undefined) return { status: 200, body: [] };
-      const page = await sandboxStore.list(scope, {
+      if (ofTemplate === undefined)
+        return {
+          status: 200,
+          body: [],
+          headers: state.includes("running") ? { "x-total-running": "0" } : {},
+        };
+      const match = {
         states: state,
         metadata: metadataPairs(metadata),
-        limit,
-        isAscending: order === "asc",
         ...ofTemplate,
         ...(startedAfter === undefined ? {} : { createdFrom: startedAfter }),
-        ...(nextToken === undefined ? {} : { cursor: nextToken }),
-      });
+      };
+      const running = state.filter((each) => STATES.running.includes(each));
+      const [page, total] = await Promise.all([
+        sandboxStore.list(scope, {
+          ...match,
+          limit,
+          isAscending: order === "asc",
+          ...(nextToken === undefined ? {} : { cursor: nextToken }),
+        }),
+        running.length === 0 ? undefined : sandboxStore.count(scope, { ...match, states: running }),
+      ]);
       return {
         status: 200,
         body: page.items.map(listedSandbox),
-        headers: page.nextCursor === null ? {} : { "x-next-token": page.nextCursor },
+        headers: {
+          ...(page.nextCursor === null ? {} : { "x-next-token": page.nextCursor }),
+          ...(total === undefined ? {} : { "x-total-running": String(total) }),
+        },
       };
     },
   );

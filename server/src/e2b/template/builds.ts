@@ -8,6 +8,7 @@ import type { Snapshots } from "../../snapshot/snapshots.ts";
 import type { BuildLogStore } from "../../store/build-log-store.ts";
 import type { KeyRecord } from "../../store/key-store.ts";
 import type { SandboxRecord } from "../../store/sandbox-record.ts";
+import type { Placement } from "../../host/placement.ts";
 import type { SnapshotStore } from "../../store/snapshot-store.ts";
 import type { BuildRecord, BuiltTemplate, TemplateStore } from "../../store/template-store.ts";
 import { BuildFailed, failureText } from "./build-failed.ts";
@@ -21,7 +22,8 @@ import { requireFewUnfinished } from "./unfinished-builds.ts";
 export interface BuildsOptions {
   store: TemplateStore;
   logStore: BuildLogStore;
-  snapshotStore: Pick<SnapshotStore, "ofBuild">;
+  snapshotStore: Pick<SnapshotStore, "ofBuild" | "list">;
+  placement: Pick<Placement, "choose">;
   sandboxes: Sandboxes;
   snapshots: Snapshots;
   files: TemplateFiles;
@@ -108,7 +110,7 @@ export class Builds {
           { ...run, onSandbox: (record) => (sandbox = record) },
           {
             ...this.#options,
-            resolve: (by, reference) => chooseTemplate(store, by, reference),
+            resolve: (by, reference) => chooseTemplate(this.#options, by, reference),
             files: (hash) => files.open(build, hash),
           },
         ),

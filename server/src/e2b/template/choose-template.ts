@@ -1,26 +1,64 @@
+import type { Clock } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 import type { TenantScope } from "../../auth/tenant-scope.ts";
+import type { Placement } from "../../host/placement.ts";
+import type { SnapshotRecord, SnapshotStore } from "../../store/snapshot-store.ts";
 import type { BuildRecord, BuiltTemplate, TemplateStore } from "../../store/template-store.ts";
 import { e2bTemplateNotFound } from "../e2b-error.ts";
-import { resolveTemplate, type TemplateChoice } from "../template-reference.ts";
-import { DEFAULT_TAG, readReference } from "./template-name.ts";
+import { ownTemplateOf, resolveTemplate, snapshotIdOf, type TemplateChoice } from "../template-reference.ts";
+import { DEFAULT_TAG, isEveryServers, readReference } from "./template-name.ts";
+
+/** Where what a `templateID` may mean is looked up. */
+export interface ChoiceParts {
+  store: TemplateStore;
+  snapshotStore: Pick<SnapshotStore, "list">;
+  placement: Pick<Placement, "choose">;
+  clock: Clock;
+}
 
 /**
- * What a `templateID` means in a create: the image of a template that was built here, by its name or id and a tag, else a
- * snapshot or a template of this server.
+ * What a `templateID` means in a create: the image of a template that was built here, by its name or id and a tag; a snapshot
+ * by its id; a template of this server; the newest snapshot of that name. In this order, so that a snapshot's name never
+ * takes the place of a template.
  *
  * @throws CodedError template_not_found
  */
 export async function chooseTemplate(
-  store: TemplateStore,
+  parts: ChoiceParts,
   scope: TenantScope,
   reference: string,
 ): Promise<TemplateChoice> {
-  const template = await findTemplate(store, scope, reference);
-  if (template === undefined) return resolveTemplate(reference);
-  const { snapshotId } = await taggedBuild(store, template, reference);
+  const template = await findTemplate(parts.store, scope, reference);
+  if (template === undefined)
+    return (await namedSnapshot(parts, scope, reference)) ?? resolveTemplate(reference);
+  const { snapshotId } = await taggedBuild(parts.store, template, reference);
   if (snapshotId === null) throw e2bTemplateNotFound(reference);
   return { from_snapshot: snapshotId };
+}
+
+async function namedSnapshot(
+  { snapshotStore, placement, clock }: ChoiceParts,
+  scope: TenantScope,
+  reference: string,
+): Promise<TemplateChoice | undefined> {
+  const read = readReference(reference);
+  if (snapshotIdOf(reference) !== undefined || (read !== undefined && isEveryServers(read))) return undefined;
+  const ofName = async (name: string): Promise<SnapshotRecord | undefined> =>
+    (await snapshotStore.list(scope, { name, limit: 1, now: clock.now() })).items[0];
+  const withoutTag = reference.endsWith(`:${DEFAULT_TAG}`)
+    ? reference.slice(0, -DEFAULT_TAG.length - 1)
+    : undefined;
+  const snapshot =
+    (await ofName(reference)) ?? (withoutTag === undefined ? undefined : await ofName(withoutTag));
+  if (snapshot === undefined) return undefined;
+  const own = ownTemplateOf(reference);
+  return own !== undefined && (await serverHas(placement, own)) ? undefined : { from_snapshot: snapshot.id };
+}
+
+/** Whether the server has a template of that name. */
+export async function serverHas(placement: Pick<Placement, "choose">, name: string): Promise<boolean> {
+  const host = await placement.choose({ cpu: 0, memoryMb: 0, diskMb: 0 });
+  return (await host.client.listTemplates()).some((template) => template.name === name);
 }
 
 /** The caller's template of that name or id, whatever tag stands behind it. */

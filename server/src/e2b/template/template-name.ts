@@ -23,6 +23,11 @@ export function readReference(text: string): TemplateReference | undefined {
   return { name: lower, tag };
 }
 
+/** Whether it is what every server has: no name given by anybody is taken for it. */
+export function isEveryServers({ name }: TemplateReference): boolean {
+  return OWN.has(name);
+}
+
 /** @throws CodedError invalid_request for what is no name of a template to be built */
 export function requireNewName(text: string): TemplateReference {
   const reference = readReference(text);
@@ -31,7 +36,7 @@ export function requireNewName(text: string): TemplateReference {
       "invalid_request",
       `name '${text.slice(0, 200)}' is not a template name: 'name' or 'name:tag' of letters, digits, '.', '_' and '-', starting with a letter or digit`,
     );
-  if (OWN.has(reference.name))
+  if (isEveryServers(reference))
     throw new CodedError(
       "invalid_request",
       `name '${reference.name}' is taken by a template of this server; choose another`,

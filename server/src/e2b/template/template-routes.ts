@@ -1,23 +1,44 @@
+import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
 import { SENT } from "../../http/api.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import type { BuildRecord, BuiltTemplate, TemplateTag } from "../../store/template-store.ts";
 import { addE2bRoute } from "../routes/add-e2b-route.ts";
-import { e2bTemplateNotFound } from "../e2b-error.ts";
+import { e2bTemplateNotFound, notYet } from "../e2b-error.ts";
+import { e2bPageLimit } from "../routes/list-query.ts";
+import { ENVD_VERSION } from "../shown-e2b-sandbox.ts";
 import { ownTemplateOf } from "../template-reference.ts";
+import { serverHas } from "./choose-template.ts";
 
 const tagList = z.array(z.string().max(200)).min(1).max(100);
 const tagSchema = z.object({ tag: z.string(), buildID: z.string(), createdAt: z.string() });
-const templateSchema = z.object({
+const namedTemplateSchema = z.object({
   templateID: z.string(),
-  buildID: z.string(),
-  buildStatus: z.string(),
-  buildCount: z.number().int(),
   names: z.array(z.string()),
   aliases: z.array(z.string()),
   public: z.boolean(),
   createdAt: z.string(),
   updatedAt: z.string(),
+});
+const templateSchema = namedTemplateSchema.extend({
+  buildID: z.string(),
+  buildStatus: z.string(),
+  buildCount: z.number().int(),
+});
+const buildSchema = z.object({
+  buildID: z.string(),
+  status: z.string(),
+  createdAt: z.string(),
+  updatedAt: z.string(),
+  finishedAt: z.string().optional(),
+  cpuCount: z.number(),
+  memoryMB: z.number(),
+  envdVersion: z.string(),
+});
+const templateWithBuildsSchema = namedTemplateSchema.extend({
+  lastSpawnedAt: z.string().nullable(),
+  spawnCount: z.number().int(),
+  builds: z.array(buildSchema),
 });
 
 /** Names, tags and lists of built templates, as E2B's clients ask for them. */
@@ -40,9 +61,7 @@ export function addE2bTemplateRoutes(deps: RouteDeps): void {
       const built = await templates.find(call.caller.scope, alias);
       if (built !== undefined) return { status: 200, body: { templateID: built.id, public: false } };
       const own = ownTemplateOf(alias);
-      const host = await deps.placement.choose({ cpu: 0, memoryMb: 0, diskMb: 0 });
-      const isHere = (await host.client.listTemplates()).some(({ name }) => name === own);
-      if (own === undefined || !isHere) throw e2bTemplateNotFound(alias);
+      if (own === undefined || !(await serverHas(deps.placement, own))) throw e2bTemplateNotFound(alias);
       return { status: 200, body: { templateID: own, public: true } };
     },
   );
@@ -105,6 +124,79 @@ export function addE2bTemplateRoutes(deps: RouteDeps): void {
     },
   );
 
+  addE2bRoute(
+    deps,
+    {
+      method: "get",
+      path: "/templates/{template_id}",
+      summary: "Get a template that was built here, with its builds",
+      description:
+        "The newest build first; `x-next-token` names the next page of them, if there is one. Counted are the sandboxes that are still on record.",
+      scope: "sandbox:read",
+      query: z.object({ limit: e2bPageLimit, nextToken: z.string().max(80).optional() }),
+      answers: { 200: { description: "The template", schema: templateWithBuildsSchema } },
+    },
+    async (call) => {
+      const { scope } = call.caller;
+      const { limit, nextToken } = call.query;
+      const template = await templates.require(scope, call.param("template_id"));
+      const builds = await templates.builds(template);
+      const from = nextToken === undefined ? 0 : builds.findIndex(({ id }) => id === nextToken);
+      if (from < 0) throw new CodedError("invalid_request", "nextToken names no page of these builds");
+      const made = { states: [], metadata: {}, references: [template.id, template.name] };
+      const [
+        count,
+        {
+          items: [last],
+        },
+      ] = await Promise.all([
+        deps.sandboxStore.count(scope, made),
+        deps.sandboxStore.list(scope, { ...made, limit: 1 }),
+      ]);
+      const next = builds[from + limit];
+      return {
+        status: 200,
+        body: {
+          ...named(template),
+          lastSpawnedAt: last === undefined ? null : iso(last.createdAt),
+          spawnCount: count,
+          builds: await Promise.all(
+            builds
+              .slice(from, from + limit)
+              .map(async (build) => shownBuild(build, await templates.resources(build))),
+          ),
+        },
+        headers: next === undefined ? {} : { "x-next-token": next.id },
+      };
+    },
+  );
+
+  for (const [path, description] of [
+    ["/templates/{template_id}", "Of older clients."],
+    ["/v2/templates/{template_id}", ""],
+  ] as const)
+    addE2bRoute(
+      deps,
+      {
+        method: "patch",
+        path,
+        summary: "Change whether a template is public",
+        description: `It is not, and cannot be: \`true\` is refused. ${description}`.trim(),
+        scope: "sandbox:write",
+        body: z.object({ public: z.boolean().optional() }),
+        answers: { 200: { description: "Its names", schema: z.object({ names: z.array(z.string()) }) } },
+      },
+      async (call) => {
+        const template = await templates.require(call.caller.scope, call.param("template_id"));
+        if (call.body.public === true)
+          throw notYet(
+            "public templates",
+            "an image holds the memory of whoever built it; build it anew where it is needed",
+          );
+        return { status: 200, body: { names: [template.name] } };
+      },
+    );
+
   for (const path of ["/templates", "/v2/templates"])
     addE2bRoute(
       deps,
@@ -134,15 +226,38 @@ function shownTemplate(
 ): z.input<typeof templateSchema> {
   const [newest] = builds;
   return {
-    templateID: template.id,
+    ...named(template),
     buildID: newest?.id ?? "",
     buildStatus: newest?.status ?? "waiting",
     buildCount: builds.length,
+  };
+}
+
+function named(template: BuiltTemplate): z.input<typeof namedTemplateSchema> {
+  return {
+    templateID: template.id,
     names: [template.name],
     aliases: [template.name],
     public: false,
     createdAt: iso(template.createdAt),
     updatedAt: iso(template.updatedAt),
+  };
+}
+
+function shownBuild(
+  build: BuildRecord,
+  { cpu, memoryMb }: { cpu: number; memoryMb: number },
+): z.input<typeof buildSchema> {
+  const updatedAt = iso(build.finishedAt ?? build.createdAt);
+  return {
+    buildID: build.id,
+    status: build.status,
+    createdAt: iso(build.createdAt),
+    updatedAt,
+    ...(build.finishedAt === null ? {} : { finishedAt: updatedAt }),
+    cpuCount: cpu,
+    memoryMB: memoryMb,
+    envdVersion: ENVD_VERSION,
   };
 }
 

@@ -1,6 +1,8 @@
 import type { Clock } from "@torpor/base";
-import { CodedError } from "@torpor/protocol";
+import { CodedError, LIMITS } from "@torpor/protocol";
 import type { TenantScope } from "../../auth/tenant-scope.ts";
+import type { Placement } from "../../host/placement.ts";
+import type { SnapshotStore } from "../../store/snapshot-store.ts";
 import type { BuildLogEntry, BuildLogLevel, BuildLogStore } from "../../store/build-log-store.ts";
 import type { BuildRecord, BuiltTemplate, TemplateStore, TemplateTag } from "../../store/template-store.ts";
 import { e2bTemplateNotFound } from "../e2b-error.ts";
@@ -12,6 +14,8 @@ import { requireFewUnfinished } from "./unfinished-builds.ts";
 
 export interface TemplatesOptions {
   store: TemplateStore;
+  snapshotStore: Pick<SnapshotStore, "list" | "ofBuild">;
+  placement: Pick<Placement, "choose">;
   logStore: BuildLogStore;
   builds: Pick<Builds, "cancel" | "remove" | "dropUntagged">;
   clock: Clock;
@@ -76,7 +80,7 @@ export class Templates {
 
   /** What a `templateID` means in a create, see {@link chooseTemplate}. @throws CodedError template_not_found */
   async choose(scope: TenantScope, reference: string): Promise<TemplateChoice> {
-    return await chooseTemplate(this.#options.store, scope, reference);
+    return await chooseTemplate(this.#options, scope, reference);
   }
 
   /** The caller's templates with their builds, the newest first. */
@@ -87,6 +91,15 @@ export class Templates {
   /** Its builds, the newest first. */
   async builds(template: BuiltTemplate): Promise<BuildRecord[]> {
     return await this.#options.store.builds(template);
+  }
+
+  /** Cores and MiB of the sandboxes that are made from a build; those of a create that names none while it has no image. */
+  async resources(build: BuildRecord): Promise<{ cpu: number; memoryMb: number }> {
+    const image = await this.#options.snapshotStore.ofBuild(build);
+    return {
+      cpu: image?.cpu ?? build.cpu ?? LIMITS.defaultCpu,
+      memoryMb: image?.memoryMb ?? build.memoryMb ?? LIMITS.defaultMemoryMb,
+    };
   }
 
   /** Its tags, by name. */

@@ -27,13 +27,20 @@ export function wireTemplates({
   ...options
 }: WireTemplatesOptions): WiredTemplates {
   const scope = new Scope();
-  const { clock } = options;
+  const { clock, snapshotStore, placement } = options;
   const store = new TemplateStore(database);
   const logStore = new BuildLogStore(database);
   const templateFiles = new TemplateFiles({ directory: uploadsDirectory, clock });
   scope.defer(() => templateFiles.close());
   const templateBuilds = new Builds({ ...options, store, logStore, files: templateFiles });
   scope.defer(() => templateBuilds.close());
-  const templates = new Templates({ store, logStore, builds: templateBuilds, clock });
+  const templates = new Templates({
+    store,
+    snapshotStore,
+    placement,
+    logStore,
+    builds: templateBuilds,
+    clock,
+  });
   return { templates, templateBuilds, templateFiles, close: () => scope.close() };
 }
