@@ -47,6 +47,8 @@ export const PORT_HEADERS = {
   authorization: "x-torpor-forwarded-authorization",
   /** `never`: a machine that sleeps stays asleep, and the answer is 409 `wrong_state`. It counts as use all the same. */
   wake: "x-torpor-wake",
+  /** In a request: it is gone on with after a freeze cut it off, so that a freeze need not wait for its end. */
+  resumable: "x-torpor-resumable",
   /** In an answer: it is the host's own, not one from inside. */
   isHostsOwn: "x-torpor-host-answer",
 } as const;

@@ -15,7 +15,10 @@ _KEPT_CHARACTERS = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class CodeError:
-    """An exception of the code that was run."""
+    """An exception of the code that was run, a limit (`TimeoutError`), or `ExecutionLost`: the sandbox fell asleep or ended.
+
+    Of one that sleeps the code goes on after the wake, unheard.
+    """
 
     #: Its class, e.g. `ValueError`.
     name: str

@@ -26,7 +26,10 @@ export interface CodeResult {
   isMainResult: boolean;
 }
 
-/** An exception in the code, or a limit: `TimeoutError`. */
+/**
+ * An exception in the code, a limit (`TimeoutError`), or `ExecutionLost`: the sandbox fell asleep or ended meanwhile. Of one
+ * that sleeps the code goes on after the wake, unheard.
+ */
 export interface CodeError {
   name: string;
   value: string;

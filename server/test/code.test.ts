@@ -68,7 +68,10 @@ test("code answers in one piece or line by line", async () => {
       execution_count: 7,
     },
   });
-  expect(asked).toEqual([{ path: "/execute", method: "POST", body: { code: "1+2", language: "python" } }]);
+  const torpor = { execution_id: expect.any(String), timeout_seconds: 300 };
+  expect(asked).toEqual([
+    { path: "/execute", method: "POST", body: { code: "1+2", language: "python", torpor } },
+  ]);
   const streamed = await run({ code: "1+2" }, ndjson);
   expect(streamed.headers.get("content-type")).toBe("application/x-ndjson");
   expect(

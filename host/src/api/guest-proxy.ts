@@ -36,8 +36,7 @@ export async function proxyToGuest(
   if (outgoing.destroyed) return; // the caller has left meanwhile: nobody wants this done any more
   const releases =
     passive || target.path.startsWith(WATCH_PATH) ? [] : [beginUse(reached.activity, target, incoming)];
-  if (!STREAM_PATHS.some((path) => target.path.startsWith(path)))
-    releases.push(reached.activity.beginBrief());
+  if (!isResumable(target, incoming)) releases.push(reached.activity.beginBrief());
   try {
     await pass(machines, target, reached, incoming, outgoing);
   } finally {
@@ -99,6 +98,13 @@ export async function tunnelToGuest(
   } finally {
     release();
   }
+}
+
+/** Whether the caller goes on with it after a freeze. */
+function isResumable({ path }: GuestTarget, { headers }: IncomingMessage): boolean {
+  return (
+    headers[PORT_HEADERS.resumable] !== undefined || STREAM_PATHS.some((stream) => path.startsWith(stream))
+  );
 }
 
 type Reached = ReturnType<Machines["reach"]>;

@@ -4,78 +4,93 @@ import {
   type CodeContext,
   codeContextSchema,
   CodedError,
-  type CodeExecution,
-  codeErrorSchema,
+  PORT_HEADERS,
   type RunCodeRequest,
 } from "@torpor/protocol";
 import { z } from "zod";
 import { GuestRefusal } from "../host/answer-error.ts";
-import { type CallOptions, type HostClient, readAll } from "../host/host-client.ts";
-import type { OwnedMachine } from "../host/owned-machine.ts";
+import { type CallOptions, readAll } from "../host/host-client.ts";
+import { machineFate } from "../sandbox/machine-fate.ts";
+import { serialId } from "../serial-id.ts";
+import type { CodeLine } from "./code-lines.ts";
+import type { ExecTarget, FollowOptions } from "./exec.ts";
+import { Interruptions } from "./interruptions.ts";
+import { untilOverdue } from "./overdue.ts";
+import { CodeLost, unbrokenCode } from "./unbroken-code.ts";
 
-/** Largest line taken from a code server, bytes: one image, base64. */
-const MAX_LINE_BYTES = 32 * 1024 * 1024;
-/** Largest answer gathered in memory, bytes of lines. */
-const MAX_GATHERED_BYTES = 64 * 1024 * 1024;
 const MAX_CONTEXTS_BYTES = 1024 * 1024;
 /** A kernel that starts under load. */
 const CONTEXT_TIMEOUT_MS = 120_000;
-
-const CUT_MESSAGE =
-  "the connection to the code broke off, so it was interrupted: a snapshot, a fork or a hibernation came while it ran (they wait 2 s for it), or the sandbox has ended; run it again, or as a command, which goes on";
-
-/** One line of an execution, as the code server tells it. */
-export type CodeLine = { type: string } & Record<string, unknown>;
-
-const lineSchema = z.looseObject({ type: z.string() });
+/** What a code server that is asked whether it lives may take to answer, milliseconds. */
+const PROBE_TIMEOUT_MS = 5_000;
+/** How long the code server is tried to be told that nobody waits for an execution any more, milliseconds. */
+const FAREWELL_WITHIN_MS = 60_000;
 
 /** The code server of one sandbox: E2B's code-interpreter protocol, spoken through the sandbox's host. */
 export class CodeServer {
-  readonly #host: HostClient;
-  readonly #machine: OwnedMachine;
+  readonly #target: ExecTarget;
 
-  constructor(host: HostClient, machine: OwnedMachine) {
-    this.#host = host;
-    this.#machine = machine;
+  constructor(target: ExecTarget) {
+    this.#target = target;
   }
 
   /**
-   * Runs code and yields its lines as they come; after the time limit the last one is an error named TimeoutError. Leaving
-   * it, like an abort, cuts the connection, which interrupts the code.
+   * Runs code and yields its lines as they come, also over a snapshot, a fork and a pause. The last line is an error named
+   * TimeoutError after the time limit, and one named ExecutionLost when the sandbox fell asleep, ended or was cut off for
+   * good. Leaving it, like an abort, interrupts the code.
    *
-   * @throws CodedError not_found for an unknown context, invalid_request, guest_unavailable when no code server answers
+   * @throws CodedError before the first line: not_found for an unknown context, invalid_request, guest_unavailable when no
+   *   code server answers
    */
   async *run(
     { timeout_seconds: timeoutSeconds, ...request }: RunCodeRequest,
-    signal: AbortSignal,
+    { signal, log, onSandboxEnded }: FollowOptions,
   ): AsyncGenerator<CodeLine> {
+    const { record, host } = this.#target;
+    const id = serialId("c");
     const limit = new AbortController();
+    // Until the code server keeps the limit itself, which leaves out what the sandbox stands still.
     const timer = timeoutSeconds === 0 ? undefined : setTimeout(() => limit.abort(), timeoutSeconds * 1_000);
     const either = AbortSignal.any([signal, limit.signal]);
+    const body = { ...request, torpor: { execution_id: id, timeout_seconds: timeoutSeconds } };
+    const options = { headers: { [PORT_HEADERS.resumable]: "1" }, headTimeoutMs: 0, signal: either };
+    let hasBegun = false;
+    let isOver = false;
+    const held = {
+      execute: () => this.#call("POST", "/execute", body, options),
+      linesFrom: (number: number) =>
+        this.#call("GET", `/executions/${id}/lines?from=${number}`, undefined, options),
+      onBegun: (isHeld: boolean) => {
+        hasBegun = true;
+        if (isHeld) clearTimeout(timer);
+      },
+    };
+    const lines = unbrokenCode(held, new Interruptions(host.client, record, either), either);
+    const watched =
+      timeoutSeconds === 0
+        ? lines
+        : untilOverdue(lines, timeoutSeconds * 1_000, {
+            isAlive: () => this.#isAlive(id),
+            giveUp: () => limit.abort(),
+          });
     try {
-      const answer = await this.#call("POST", "/execute", request, { headTimeoutMs: 0, signal: either });
-      const cut = (): void => void answer.destroy();
-      either.addEventListener("abort", cut, { once: true });
-      try {
-        if (either.aborted) cut();
-        for await (const line of lines(answer)) yield line;
-      } catch (error) {
-        if (error instanceof CodedError || either.aborted) throw error;
-        throw new CodedError("guest_unavailable", CUT_MESSAGE, { cause: error });
-      } finally {
-        either.removeEventListener("abort", cut);
-        answer.destroy();
-      }
+      yield* watched;
+      isOver = true;
     } catch (error) {
-      if (!limit.signal.aborted || signal.aborted) throw error;
-      yield {
-        type: "error",
-        name: "TimeoutError",
-        value: `the code ran for longer than its ${timeoutSeconds} s and was interrupted`,
-        traceback: "",
-      };
+      if (signal.aborted) throw error;
+      if (limit.signal.aborted) {
+        yield tooLong(timeoutSeconds);
+        return;
+      }
+      isOver = !hasBegun || error instanceof CodeLost;
+      if (!(error instanceof CodeLost)) throw error;
+      const fate = await machineFate(host, record, 2_000, "code");
+      log.warn({ op: "code", outcome: "lost", sandboxId: record.id, reason: fate.reason, err: error });
+      if (fate.ended) onSandboxEnded(fate);
+      yield { type: "error", name: "ExecutionLost", value: fate.message, traceback: "" };
     } finally {
       clearTimeout(timer);
+      if (!isOver) void this.#abandon(id);
     }
   }
 
@@ -100,6 +115,35 @@ export class CodeServer {
     await this.#text("DELETE", `/contexts/${encodeURIComponent(id)}`, undefined, signal);
   }
 
+  /**
+   * Whether an execution that says nothing well after its time limit may still come to its end: its sandbox stands still,
+   * which counts for no limit, or its code server, which keeps the limit, answers and knows it.
+   */
+  async #isAlive(id: string): Promise<boolean> {
+    const { record, host } = this.#target;
+    try {
+      const machine = await host.client.findMachine(record);
+      if (machine === undefined || machine.state === "ending" || machine.state === "ended") return false;
+      if (machine.state !== "running") return true;
+      await this.#text("GET", `/executions/${id}`, undefined, AbortSignal.timeout(PROBE_TIMEOUT_MS));
+      return true;
+    } catch (error) {
+      return error instanceof CodedError && error.code === "wrong_state"; // it has just been stopped
+    }
+  }
+
+  /** Nobody waits for it any more: it is interrupted. Told once no freeze is in the way. */
+  async #abandon(id: string): Promise<void> {
+    const { record, host } = this.#target;
+    const signal = AbortSignal.timeout(FAREWELL_WITHIN_MS);
+    try {
+      if (await new Interruptions(host.client, record, signal).pass(undefined))
+        await this.#text("DELETE", `/executions/${id}`, undefined, signal);
+    } catch {
+      // The code server interrupts it by itself, half a minute later, or has done so when the connection was cut.
+    }
+  }
+
   async #json(method: string, path: string, body: unknown, signal: AbortSignal): Promise<unknown> {
     return JSON.parse(await this.#text(method, path, body, signal));
   }
@@ -111,11 +155,15 @@ export class CodeServer {
 
   async #call(method: string, path: string, body: unknown, options: CallOptions): Promise<IncomingMessage> {
     try {
-      return await this.#host.guest(this.#machine, CODE_PORT, method, path, {
+      const { record, host } = this.#target;
+      return await host.client.guest(record, CODE_PORT, method, path, {
         ...options,
         ...(body === undefined
           ? {}
-          : { headers: { "content-type": "application/json" }, body: Buffer.from(JSON.stringify(body)) }),
+          : {
+              headers: { ...options.headers, "content-type": "application/json" },
+              body: Buffer.from(JSON.stringify(body)),
+            }),
       });
     } catch (error) {
       throw meaningOf(error);
@@ -123,76 +171,13 @@ export class CodeServer {
   }
 }
 
-/** Gathers an execution's lines into one answer. @throws CodedError unsupported when they are too large for one */
-export async function gatherCode(progress: AsyncIterable<CodeLine>): Promise<CodeExecution> {
-  const execution: CodeExecution = {
-    results: [],
-    stdout: "",
-    stderr: "",
-    error: null,
-    execution_count: null,
+function tooLong(seconds: number): CodeLine {
+  return {
+    type: "error",
+    name: "TimeoutError",
+    value: `the code ran for longer than its ${seconds} s and was interrupted`,
+    traceback: "",
   };
-  let bytes = 0;
-  for await (const line of progress) {
-    bytes += JSON.stringify(line).length;
-    if (bytes > MAX_GATHERED_BYTES) {
-      throw new CodedError(
-        "unsupported",
-        `the code showed more than the ${MAX_GATHERED_BYTES} bytes one answer holds; ask for application/x-ndjson to get it as it comes`,
-      );
-    }
-    const { type, ...rest } = line;
-    if (type === "stdout" || type === "stderr")
-      execution[type] += typeof rest["text"] === "string" ? rest["text"] : "";
-    else if (type === "result") execution.results.push(rest);
-    else if (type === "error") execution.error = codeErrorSchema.safeParse(rest).data ?? unreadableError;
-    else if (type === "number_of_executions" && Number.isInteger(rest["execution_count"]))
-      execution.execution_count = Number(rest["execution_count"]);
-  }
-  return execution;
-}
-
-const unreadableError = {
-  name: "Error",
-  value: "the code server told of an error it did not name",
-  traceback: "",
-};
-
-/** Whole lines of the answer, each an object: what is inside is untrusted, so both its size and its form are bounded. */
-async function* lines(answer: IncomingMessage): AsyncGenerator<CodeLine> {
-  let parts: Buffer[] = [];
-  let bytes = 0;
-  for await (const chunk of answer as AsyncIterable<Buffer>) {
-    let start = 0;
-    for (let end = chunk.indexOf(10); end !== -1; end = chunk.indexOf(10, start)) {
-      parts.push(chunk.subarray(start, end));
-      start = end + 1;
-      const line = parseLine(Buffer.concat(parts));
-      parts = [];
-      bytes = 0;
-      if (line !== undefined) yield line;
-    }
-    parts.push(chunk.subarray(start));
-    bytes += chunk.length - start;
-    if (bytes > MAX_LINE_BYTES)
-      throw new CodedError("unsupported", `the code showed one thing larger than ${MAX_LINE_BYTES} bytes`);
-  }
-  const last = parseLine(Buffer.concat(parts));
-  if (last !== undefined) yield last;
-}
-
-function parseLine(bytes: Buffer): CodeLine | undefined {
-  const text = bytes.toString("utf8").trim();
-  if (text === "") return undefined;
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch (cause) {
-    throw new CodedError("guest_unavailable", "the code server's answer is not readable", { cause });
-  }
-  const line = lineSchema.safeParse(value);
-  if (!line.success) throw new CodedError("guest_unavailable", "the code server's answer is not readable");
-  return line.data;
 }
 
 /** The code server's plain refusals in our words. */

@@ -1,13 +1,11 @@
-import type { ExecProgress } from "./exec.ts";
-
 /** Longer than the guest's own interval: it sends its keepalives itself as long as it runs. */
 const EVERY_MS = 20_000;
 
 /** Adds keepalives while nothing comes, as from a sandbox that is paused, so that a client that limits silence waits on. */
-export async function* withKeepalives(
-  progress: AsyncGenerator<ExecProgress>,
+export async function* withKeepalives<T extends { type: string }>(
+  progress: AsyncGenerator<T>,
   everyMs = EVERY_MS,
-): AsyncGenerator<ExecProgress> {
+): AsyncGenerator<T | { type: "keepalive" }> {
   let next = progress.next();
   next.catch(() => {}); // looked at below, also when it fails before that
   try {

@@ -1,25 +1,23 @@
-import type { ProcessEvent } from "@torpor/protocol";
-
-/** Silence that an overdue command's guest is granted before it is asked whether it lives. */
+/** Silence that the guest of overdue work is granted before it is asked whether it lives. */
 const SILENCE_MS = 10_000;
 
 export interface OverdueWays {
-  /** Whether the command may still come to its end. */
+  /** Whether the work may still come to its end. */
   isAlive: () => Promise<boolean>;
   giveUp: () => void;
 }
 
 /**
- * Passes a command's events on and gives it up when it should be over and its guest says nothing and does not answer: the
- * guest keeps the time limit, but code inside that is root there can stop the guest. A caller who reads slowly is no
- * silence, and a sandbox that is paused may be so for as long as it likes.
+ * Passes on what a command or code tells, and gives it up when it should be over and its guest says nothing and does not
+ * answer: the guest keeps the time limit, but code inside that is root there can stop the guest. A caller who reads slowly is
+ * no silence, and a sandbox that is paused may be so for as long as it likes.
  */
-export async function* untilOverdue(
-  events: AsyncGenerator<ProcessEvent>,
+export async function* untilOverdue<T>(
+  events: AsyncGenerator<T>,
   dueInMs: number,
   { isAlive, giveUp }: OverdueWays,
   silenceMs = SILENCE_MS,
-): AsyncGenerator<ProcessEvent> {
+): AsyncGenerator<T> {
   let waitingSince: number | undefined;
   let isOver = false;
   const look = async (): Promise<void> => {

@@ -6,11 +6,16 @@ import {
   runCodeSchema,
 } from "@torpor/protocol";
 import { z } from "zod";
-import { type CodeLine, CodeServer, gatherCode } from "../guest/code-server.ts";
+import type { CodeLine } from "../guest/code-lines.ts";
+import { CodeServer } from "../guest/code-server.ts";
+import type { ExecTarget } from "../guest/exec.ts";
+import { gatherCode } from "../guest/gathered-code.ts";
+import { withKeepalives } from "../guest/keepalives.ts";
 import { type Call, routeOf, SENT } from "../http/api.ts";
 import { NdjsonWriter } from "../http/ndjson.ts";
 import { refused } from "../sandbox/create-plan.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
+import { followOptions } from "./exec-routes.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
 const CONTEXT_PATH = "/v1/sandboxes/{id}/code/contexts/{context_id}";
@@ -18,11 +23,13 @@ const CONTEXT_PATH = "/v1/sandboxes/{id}/code/contexts/{context_id}";
 /** Run code in notebook kernels. */
 export function addCodeRoutes(deps: RouteDeps): void {
   const { api } = deps;
-  const serverOf = async (call: Call<unknown, unknown>): Promise<CodeServer> => {
-    const { record, host } = await deps.sandboxes.requireRunning(call.caller.scope, call.param("id"));
-    deps.activity.note(record);
-    return new CodeServer(host.client, record);
+  const targetOf = async (call: Call<unknown, unknown>): Promise<ExecTarget> => {
+    const target = await deps.sandboxes.requireRunning(call.caller.scope, call.param("id"));
+    deps.activity.note(target.record);
+    return target;
   };
+  const serverOf = async (call: Call<unknown, unknown>): Promise<CodeServer> =>
+    new CodeServer(await targetOf(call));
 
   api.add(
     {
@@ -31,7 +38,7 @@ export function addCodeRoutes(deps: RouteDeps): void {
       tag: "code",
       summary: "Run code in a kernel",
       description:
-        "Variables stay for the next call, and over a hibernation. With `Accept: application/x-ndjson` the lines come as they happen: `stdout`, `stderr`, `result`, `error`, `number_of_executions`, `keepalive`. The code is interrupted when the client leaves or its time is over (an `error` named TimeoutError). An exception in the code is an `error`, not a failure of the call.",
+        "Variables stay for the next call, and over a hibernation. With `Accept: application/x-ndjson` the lines come as they happen: `stdout`, `stderr`, `result`, `error`, `number_of_executions`, `keepalive`. The code is interrupted when the client leaves or its time is over (an `error` named TimeoutError). It goes on, and so does the call, through snapshots, forks and pauses; when the sandbox falls asleep or ends meanwhile the last line is an `error` named ExecutionLost, and after a wake the code goes on unheard. An exception in the code is an `error`, not a failure of the call.",
       scope: "sandbox:exec",
       body: runCodeSchema,
       answers: { 200: { description: "What it came to", schema: codeExecutionSchema } },
@@ -40,18 +47,16 @@ export function addCodeRoutes(deps: RouteDeps): void {
       const { context_id: contextId, language } = call.body;
       if (contextId !== undefined && language !== undefined)
         throw refused("language", "cannot be given together with context_id, which has a language already");
-      const code = await serverOf(call);
+      const target = await targetOf(call);
+      const run = (): AsyncGenerator<CodeLine> =>
+        new CodeServer(target).run(call.body, followOptions(deps, target, call.signal));
       const wantsLines = call.incoming.headers.accept?.includes("application/x-ndjson") ?? false;
       if (wantsLines) {
-        await onceAtMost(deps, call, () => sendLines(call, code.run(call.body, call.signal)));
+        await onceAtMost(deps, call, () => sendLines(call, run()));
         return SENT;
       }
       // The answer is kept for a repeat with the same key: code must not run twice.
-      return await api.once(
-        call,
-        async () => ({ status: 200, body: await gatherCode(code.run(call.body, call.signal)) }),
-        false,
-      );
+      return await api.once(call, async () => ({ status: 200, body: await gatherCode(run()) }), false);
     },
   );
 
@@ -159,7 +164,7 @@ async function onceAtMost(
 async function sendLines(call: Call<unknown, unknown>, progress: AsyncGenerator<CodeLine>): Promise<void> {
   let writer: NdjsonWriter | undefined;
   try {
-    for await (const line of progress) {
+    for await (const line of withKeepalives(progress)) {
       writer ??= new NdjsonWriter(call.outgoing, call.signal);
       await writer.write(line);
     }

@@ -11,6 +11,9 @@ export interface LostFate {
   machine?: Machine;
 }
 
+/** What was under way when the connection broke. */
+export type LostWork = "command" | "code";
+
 /** Between two questions to the host. */
 const ASK_EVERY_MS = 50;
 
@@ -22,6 +25,7 @@ export async function machineFate(
   host: PlacedHost,
   record: SandboxRecord,
   waitMs: number,
+  work: LostWork = "command",
 ): Promise<LostFate> {
   const until = performance.now() + waitMs;
   for (;;) {
@@ -32,7 +36,7 @@ export async function machineFate(
       return {
         ended: false,
         reason: "unknown",
-        message: "the host of the sandbox stopped answering, so it is not known how far the command came",
+        message: `the host of the sandbox stopped answering, so it is not known how far the ${work} came`,
       };
     }
     if (machine === undefined)
@@ -53,17 +57,23 @@ export async function machineFate(
       return {
         ended: false,
         reason: "unknown",
-        message: `sandbox ${record.id} was hibernated while the command ran; the command goes on when the sandbox wakes: follow it by its exec_id with GET /v1/sandboxes/${record.id}/processes/{exec_id}/output`,
+        message: `sandbox ${record.id} was hibernated while the ${work} ran; the ${work} goes on when the sandbox wakes: ${afterWake(work, record.id)}`,
         machine,
       };
     } else if (performance.now() >= until) {
       return {
         ended: false,
         reason: "unknown",
-        message: `the connection into sandbox ${record.id} broke, though the sandbox still runs; see its processes before running the command again`,
+        message: `the connection into sandbox ${record.id} broke, though the sandbox still runs; see ${work === "code" ? "its variables" : "its processes"} before running the ${work} again`,
         machine,
       };
     }
     await new Promise((resolve) => setTimeout(resolve, ASK_EVERY_MS));
   }
+}
+
+function afterWake(work: LostWork, id: string): string {
+  return work === "code"
+    ? "its variables are kept, what it shows from here on is not"
+    : `follow it by its exec_id with GET /v1/sandboxes/${id}/processes/{exec_id}/output`;
 }

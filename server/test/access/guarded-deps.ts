@@ -88,7 +88,8 @@ type OpenHost = Exclude<
 type Heard = Parameters<HostClient["listMachines" | "events"]>[0];
 
 /** A guest is reached by who was made with a capability. */
-type Reached = ConstructorParameters<typeof GuestClient | typeof CodeServer>[1];
+type Reached = ConstructorParameters<typeof GuestClient>[1];
+type ReachedForCode = ConstructorParameters<typeof CodeServer>[0]["record"];
 
 type Same<A, B> = [A] extends [B] ? ([B] extends [A] ? true : false) : false;
 
@@ -108,7 +109,8 @@ export const guarded: [
   Same<Open, never>,
   Same<OpenHost, never>,
   Same<Reached, OwnedMachine>,
+  Same<ReachedForCode, SandboxRecord>,
   Same<Heard, HostScope>,
   Same<Extract<keyof PlacedHost, "scope">, never>,
   Same<Unguarded<Leaky>, "find" | "all" | "pretended" | "listed" | "either">,
-] = [true, true, true, true, true, true];
+] = [true, true, true, true, true, true, true];

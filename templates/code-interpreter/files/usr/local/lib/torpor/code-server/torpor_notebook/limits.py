@@ -15,3 +15,7 @@ KEEPALIVE_SECONDS = 5.0
 KERNEL_START_SECONDS = 60.0
 # An execution whose client has left is interrupted this often until its kernel is free.
 INTERRUPT_AGAIN_SECONDS = 2.0
+# What one stream of a held execution sends before its client is to ask for the next, which says that it has it all.
+PART_BYTES = 1024 * 1024
+# A client whose stream broke comes back within this time, or its execution is interrupted.
+RETURN_SECONDS = 30.0

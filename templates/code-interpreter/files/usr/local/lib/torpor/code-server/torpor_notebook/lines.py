@@ -21,6 +21,8 @@ FIELD_OF_MIME = {
     "e2b/chart": "chart",
 }
 KEEPALIVE: Line = {"type": "keepalive"}
+# The stream of a held execution ends here and is to be gone on with.
+CONTINUE: Line = {"type": "continue"}
 
 
 def line_of(message: dict[str, Any]) -> Line | None:
@@ -62,6 +64,10 @@ def error_line(name: str, value: str, traceback: str = "") -> Line:
 def unexpected_end() -> Line:
     """The words E2B's clients know for a kernel that died."""
     return error_line("UnexpectedEndOfExecution", "Connection to the execution was closed before the execution was finished")
+
+
+def ran_too_long(limit_seconds: float) -> Line:
+    return error_line("TimeoutError", f"the code ran for longer than its {limit_seconds:g} s and was interrupted")
 
 
 def left_out(size_bytes: int, limit_bytes: int) -> Line:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 import re
+from contextlib import aclosing
 from typing import Any
 
 from tornado.iostream import StreamClosedError
@@ -10,16 +12,20 @@ from tornado.web import Application, HTTPError, RequestHandler
 
 from torpor_notebook.context import Busy, Context, Execution
 from torpor_notebook.contexts import BadRequest, Contexts, NotFound, TooMany
+from torpor_notebook.held_execution import HeldExecutions, UnknownExecution
 from torpor_notebook.limits import KEEPALIVE_SECONDS
 from torpor_notebook.lines import KEEPALIVE, encode
 
-STATUS_OF = {BadRequest: 400, NotFound: 404, TooMany: 429, Busy: 429}
+STATUS_OF = {BadRequest: 400, NotFound: 404, UnknownExecution: 404, TooMany: 429, Busy: 429}
+# Names the held execution that an answer is the stream of. An answer without it is cut off for good when its connection breaks.
+EXECUTION_HEADER = "X-Torpor-Execution"
+EXECUTION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Route(RequestHandler):
-    def initialize(self, contexts: Contexts) -> None:
-        self.contexts = contexts
+    def initialize(self, contexts: Contexts, executions: HeldExecutions) -> None:
+        self.contexts, self.executions = contexts, executions
 
     def prepare(self) -> None:
         # A page in a browser inside may post forms and text to any port, but JSON only to those that allow it.
@@ -52,6 +58,22 @@ class Route(RequestHandler):
     def reply(self, value: Any) -> None:
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(value))
+
+    async def send_held(self, id: str, start: int) -> None:
+        """Streams a held execution from line number `start` on. A client that is cut off may come back for the rest."""
+        held = self.executions.get(id)
+        if not held.keeps(start):
+            raise UnknownExecution(f"Execution {id} has no lines from {start} on any more")
+        self.set_header("Content-Type", "application/x-ndjson")
+        self.set_header(EXECUTION_HEADER, id)
+        try:
+            await self.flush()
+            async with aclosing(held.lines(start)) as lines:
+                async for line in lines:
+                    self.write(line)
+                    await self.flush()
+        except StreamClosedError:
+            pass
 
 
 def text_field(body: dict[str, Any], name: str) -> str | None:
@@ -107,6 +129,10 @@ class Execute(Route):
         if context_id is not None and language is not None:
             raise BadRequest("Only one of context_id or language can be given")
         context = self.contexts.get(context_id) if context_id is not None else await self.contexts.default(language)
+        held_id, limit_seconds = self._held(body)
+        if held_id is not None:
+            self.executions.start(held_id, lambda: context.execute(code, env_vars), limit_seconds)
+            return await self.send_held(held_id, 0)
         self._execution = context.execute(code, env_vars)
         self.set_header("Content-Type", "application/x-ndjson")
         try:
@@ -139,6 +165,18 @@ class Execute(Route):
         if self._execution is not None:
             self._execution.abandon()
 
+    def _held(self, body: dict[str, Any]) -> tuple[str | None, float]:
+        """Id and time limit, in seconds, of an execution that is to be held; no id when its connection is all it has."""
+        wanted = body.get("torpor")
+        if wanted is None:
+            return None, 0.0
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("execution_id"), str) or not EXECUTION_ID.fullmatch(wanted["execution_id"]):
+            raise BadRequest("Field torpor.execution_id must be 1 to 64 letters, digits, - or _")
+        limit = wanted.get("timeout_seconds", 0)
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not math.isfinite(limit) or limit < 0:
+            raise BadRequest("Field torpor.timeout_seconds must be a number of seconds, 0 for no limit")
+        return wanted["execution_id"], float(limit)
+
     def _env_vars(self, body: dict[str, Any]) -> dict[str, str]:
         found = body.get("env_vars")
         if found is None:
@@ -151,12 +189,32 @@ class Execute(Route):
         return found
 
 
-def application(contexts: Contexts) -> Application:
-    own = {"contexts": contexts}
+class OneExecution(Route):
+    def get(self, id: str) -> None:
+        self.executions.get(id)
+        self.reply({"id": id})
+
+    def delete(self, id: str) -> None:
+        self.executions.abandon(id)
+        self.set_status(204)
+
+
+class ExecutionLines(Route):
+    async def get(self, id: str) -> None:
+        start = self.get_query_argument("from", "0")
+        if not re.fullmatch(r"[0-9]{1,15}", start):
+            raise BadRequest("Query from must be the number of a line")
+        await self.send_held(id, int(start))
+
+
+def application(contexts: Contexts, executions: HeldExecutions) -> Application:
+    own = {"contexts": contexts, "executions": executions}
     return Application(
         [
             (r"/health", Health, own),
             (r"/execute", Execute, own),
+            (r"/executions/([^/]+)", OneExecution, own),
+            (r"/executions/([^/]+)/lines", ExecutionLines, own),
             (r"/contexts", ContextList, own),
             (r"/contexts/([^/]+)", OneContext, own),
             (r"/contexts/([^/]+)/restart", RestartContext, own),

@@ -10,9 +10,10 @@ from tornado.httpserver import HTTPServer
 
 import torpor_restore
 from torpor_notebook.contexts import Contexts
+from torpor_notebook.held_execution import HeldExecutions
 from torpor_notebook.limits import REQUEST_BYTES_MAX
 from torpor_notebook.routes import application
-from torpor_notebook.warm_up import rehearsal, warm_up
+from torpor_notebook.warm_up import on_restore, warm_up
 
 PORT = 49999
 
@@ -21,9 +22,10 @@ async def serve() -> None:
     runtime = Path(os.environ.get("TORPOR_RUNTIME_DIR") or tempfile.mkdtemp(prefix="torpor-code-"))
     contexts = Contexts(runtime, os.getcwd())
     asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, contexts.look)
-    torpor_restore.listen("code-server", rehearsal(contexts))
+    executions = HeldExecutions()
+    torpor_restore.listen("code-server", on_restore(contexts, executions))
     await warm_up(contexts)
-    server = HTTPServer(application(contexts), max_body_size=REQUEST_BYTES_MAX, max_buffer_size=REQUEST_BYTES_MAX)
+    server = HTTPServer(application(contexts, executions), max_body_size=REQUEST_BYTES_MAX, max_buffer_size=REQUEST_BYTES_MAX)
     # Who may come to this port is decided outside: by the host's proxy, and by the network, which lets no sandbox reach another.
     server.listen(PORT, "0.0.0.0")
     print(f"torpor: the code server listens on port {PORT}", flush=True)

@@ -3,6 +3,7 @@
 import asyncio
 
 from torpor_notebook.contexts import Contexts
+from torpor_notebook.held_execution import HeldExecutions
 from torpor_restore import Then
 
 # Touches what most first cells touch: compilation, display of a result, an error's traceback.
@@ -16,11 +17,12 @@ async def warm_up(contexts: Contexts) -> None:
     await _run(contexts, CELLS)
 
 
-def rehearsal(contexts: Contexts) -> Then:
+def on_restore(contexts: Contexts, executions: HeldExecutions) -> Then:
     """For restores: runs a cell in a copy that is nobody's yet, since reading its memory in takes the first one 100 ms."""
     loop = asyncio.get_running_loop()
 
-    def rehearse(env: dict[str, str], generation: int) -> None:
+    def restored(env: dict[str, str], generation: int) -> None:
+        loop.call_soon_threadsafe(executions.restored, env, generation)
         if generation == 0:
             work = asyncio.run_coroutine_threadsafe(_run(contexts, REHEARSAL), loop)
             try:
@@ -28,7 +30,7 @@ def rehearsal(contexts: Contexts) -> Then:
             except TimeoutError:
                 pass  # it goes on; a copy that is slow is not worth losing
 
-    return rehearse
+    return restored
 
 
 async def _run(contexts: Contexts, cells: tuple[str, ...]) -> None:
