@@ -8,7 +8,7 @@ import { networkColumn, readNetworkColumn } from "./network-column.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { requireQuota } from "./quota.ts";
 import type { SnapshotTable, Tables } from "./schema.ts";
-import { snapshotInterval } from "./usage-store.ts";
+import { snapshotInterval } from "./open-usage.ts";
 import type { BuildRecord } from "./template-store.ts";
 
 declare const fromStore: unique symbol;
