@@ -38,6 +38,7 @@ import { Snapshots } from "./snapshot/snapshots.ts";
 import { AccountStore } from "./store/account-store.ts";
 import { AuditStore } from "./store/audit-store.ts";
 import { EventStore } from "./store/event-store.ts";
+import { HostSandboxStore } from "./store/host-sandbox-store.ts";
 import { IdempotencyStore } from "./store/idempotency-store.ts";
 import { DenialLog } from "./ledger/denial-log.ts";
 import { OwnerStore } from "./store/owner-store.ts";
@@ -202,7 +203,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const watch = new HostWatch({
     link,
     soleServer,
-    store: sandboxStore,
+    store: new HostSandboxStore(database),
     sandboxes,
     clock,
     log,

@@ -18,7 +18,9 @@ import { IdempotencyStore, idempotencySlot } from "../src/store/idempotency-stor
 import { KeyStore } from "../src/store/key-store.ts";
 import { type Database, openDatabase } from "../src/store/open-database.ts";
 import type { SandboxRecord } from "../src/store/sandbox-record.ts";
-import { type NewSandbox, SandboxStore } from "../src/store/sandbox-store.ts";
+import { HostSandboxStore } from "../src/store/host-sandbox-store.ts";
+import type { NewSandbox } from "../src/store/new-sandbox.ts";
+import { SandboxStore } from "../src/store/sandbox-store.ts";
 import { SessionStore } from "../src/store/session-store.ts";
 import { type NewSnapshot, type SnapshotRecord, SnapshotStore } from "../src/store/snapshot-store.ts";
 import { TemplateStore } from "../src/store/template-store.ts";
@@ -33,6 +35,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
   let location: Parameters<typeof openDatabase>[0];
   let database: Database;
   let sandboxes: SandboxStore;
+  let ofHosts: HostSandboxStore;
   let snapshots: SnapshotStore;
   let sessions: SessionStore;
   let keys: KeyStore;
@@ -52,6 +55,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     database = await openDatabase(location);
     release.push(() => database.close());
     sandboxes = new SandboxStore(database);
+    ofHosts = new HostSandboxStore(database);
     snapshots = new SnapshotStore(database);
     sessions = new SessionStore(database);
     keys = new KeyStore(database);
@@ -277,8 +281,8 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     expect(await sandboxes.find(scopeOf(name, "t"), id)).toBeDefined();
     expect(await sandboxes.find(scopeOf(name, "u"), id)).toBeUndefined();
     expect(await sandboxes.find(scopeOf(account()), id)).toBeUndefined();
-    expect(await sandboxes.findOnHost(HostScope.fromHostLink("h"), id)).toBeDefined();
-    expect(await sandboxes.findOnHost(HostScope.fromHostLink("other"), id)).toBeUndefined();
+    expect(await ofHosts.find(HostScope.fromHostLink("h"), id)).toBeDefined();
+    expect(await ofHosts.find(HostScope.fromHostLink("other"), id)).toBeUndefined();
     expect((await sandboxes.list(scopeOf(name, "u"), { states: [], metadata: {}, limit: 10 })).items).toEqual(
       [],
     );
@@ -419,9 +423,9 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     while ((await sandboxes.purgeEnded(housekeeping, 3, 100)) > 0);
     expect(await sandboxes.find(scope, ended[1] ?? "")).toBeUndefined();
     expect(await sandboxes.find(scope, ended[2] ?? "")).toBeDefined();
-    expect(
-      (await sandboxes.liveOnHost(HostScope.fromHostLink("h"))).records.some(({ id }) => id === ended[2]),
-    ).toBe(false);
+    expect((await ofHosts.live(HostScope.fromHostLink("h"))).records.some(({ id }) => id === ended[2])).toBe(
+      false,
+    );
     expect(
       (await sandboxes.countByState(housekeeping)).find(({ state }) => state === "destroyed")?.count,
     ).toBeGreaterThan(0);

@@ -2,14 +2,14 @@ import { type Clock, type Log, pause } from "@torpor/base";
 import { CodedError, type HostEvent, type Machine } from "@torpor/protocol";
 import type { HostLink, LinkedHost } from "../host/placement.ts";
 import { ReportedMachine } from "../host/owned-machine.ts";
+import type { HostSandboxStore } from "../store/host-sandbox-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
-import type { SandboxStore } from "../store/sandbox-store.ts";
 import { differences } from "./machine-follower.ts";
 import type { Sandboxes } from "./sandboxes.ts";
 
 export interface HostWatchOptions {
   link: HostLink;
-  store: SandboxStore;
+  store: HostSandboxStore;
   sandboxes: Sandboxes;
   clock: Clock;
   log: Log;
@@ -155,7 +155,7 @@ export class HostWatch {
   async #apply(host: LinkedHost, event: HostEvent): Promise<void> {
     const { store, sandboxes, log } = this.#options;
     if (sandboxes.isCreating(event.machine_id)) return; // the create under way hears of it in its own answer
-    const record = await store.findOnHost(host.scope, event.machine_id);
+    const record = await store.find(host.scope, event.machine_id);
     if (record === undefined || record.state === "destroyed") return;
     if (event.type === "started" && record.state === "creating")
       await this.#finishCreate(record, event.machine);
@@ -178,7 +178,7 @@ export class HostWatch {
         machine,
       ]),
     );
-    const { records, unreadable } = await store.liveOnHost(host.scope);
+    const { records, unreadable } = await store.live(host.scope);
     for (const { id, error } of unreadable)
       log.error({ op: "sandbox.reconcile", outcome: "record unreadable, left", sandboxId: id, err: error });
     if (machines.size === 0 && records.some(isSettled))
@@ -187,7 +187,7 @@ export class HostWatch {
       await this.#unlessRefused(record.id, () => this.#settle(host, record, machines.get(record.id)));
     await this.#noteSeen(host, records, machines);
     const known = new Set([...records, ...unreadable].map(({ id }) => id));
-    if (machines.size > 0 && known.size === 0 && !(await store.knowsHost(host.scope))) {
+    if (machines.size > 0 && known.size === 0 && !(await store.knows(host.scope))) {
       // A store that has never heard of this host is the wrong or a lost one: what runs there is somebody's all the same.
       log.error({
         op: "sandbox.reconcile",
@@ -323,7 +323,7 @@ export class HostWatch {
   async #removeOrphan(host: LinkedHost, machine: Machine): Promise<void> {
     const { store, log } = this.#options;
     if (this.#isNewborn(Date.parse(machine.created_at))) return;
-    const record = await store.findOnHost(host.scope, machine.id);
+    const record = await store.find(host.scope, machine.id);
     if (record !== undefined && record.state !== "destroyed") return; // made since the lists were read
     const rests = machine.state !== "running" && machine.state !== "creating" && machine.state !== "failed";
     if (record === undefined && rests) {

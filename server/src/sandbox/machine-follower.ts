@@ -1,7 +1,8 @@
 import { isEnding, type Machine, type Sandbox, sameNetwork } from "@torpor/protocol";
 import type { Placement } from "../host/placement.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
-import type { SandboxChanges, SandboxStore } from "../store/sandbox-store.ts";
+import type { SandboxChanges } from "../store/sandbox-changes.ts";
+import type { SandboxStore } from "../store/sandbox-store.ts";
 import { tellsNews, toldHoldings } from "../ledger/binding-changes.ts";
 import { tellsMoves, toldUse } from "../usage/metered.ts";
 import { stateWay } from "./state-way.ts";

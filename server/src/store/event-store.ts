@@ -12,7 +12,7 @@ import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import { type BudgetRecord, markBudget } from "./budget-store.ts";
 import type { Database } from "./open-database.ts";
 import type { SandboxRecord } from "./sandbox-record.ts";
-import type { SandboxChanges } from "./sandbox-store.ts";
+import type { SandboxChanges } from "./sandbox-changes.ts";
 import type { WebhookRecord } from "./webhook-store.ts";
 import type { Tables } from "./schema.ts";
 

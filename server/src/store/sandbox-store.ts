@@ -1,86 +1,22 @@
-import { type Insertable, type Kysely, sql, type Transaction, type Updateable } from "kysely";
-import {
-  type Attestation,
-  canTransition,
-  isEnding,
-  type MachineUse,
-  type NetworkPolicy,
-  type OnExpire,
-  type OnIdle,
-  type Sandbox,
-  SANDBOX_STATES,
-  type SandboxState,
-} from "@torpor/protocol";
+import { type Kysely, sql, type Transaction, type Updateable } from "kysely";
+import { canTransition, isEnding, type SandboxState } from "@torpor/protocol";
 import { type Clock, systemClock } from "@torpor/base";
-import type { HostScope, ServerScope, TenantScope } from "../auth/tenant-scope.ts";
-import type { E2bSettings } from "../e2b/e2b-settings.ts";
+import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { EventStore, type EventWriter } from "./event-store.ts";
 import { bindingChanges, type Holdings, type ToldHoldings } from "../ledger/binding-changes.ts";
 import { LedgerStore, type LedgerWriter } from "./ledger-store.ts";
-import { networkColumn } from "./network-column.ts";
-import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
+import { type NewSandbox, newSandboxRow } from "./new-sandbox.ts";
+import type { RecordPage } from "./page-cursor.ts";
 import { readableRows } from "./readable-rows.ts";
 import { requireBudget } from "./budget-store.ts";
 import { requireQuota } from "./quota.ts";
+import { changedColumns, type SandboxChanges } from "./sandbox-changes.ts";
+import { countSandboxes, listSandboxes, type SandboxFilter, type SandboxMatch } from "./sandbox-list.ts";
 import { type SandboxRecord, toHoldings, toSandboxRecord } from "./sandbox-record.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
 import { intervalRow, meterColumns } from "./usage-column.ts";
-import { meterChanges, newMetered, type ToldUse } from "../usage/metered.ts";
-
-export interface NewSandbox {
-  id: string;
-  tenant: string;
-  name: string | null;
-  template: string;
-  metadata: Record<string, string>;
-  cpu: number;
-  memoryMb: number;
-  diskMb: number;
-  network: NetworkPolicy;
-  host: string;
-  createdAt: number;
-  expiresAt: number | null;
-  onExpire: OnExpire;
-  persistent: boolean;
-  idleTimeoutSeconds: number | null;
-  onIdle: OnIdle;
-  retentionSeconds: number | null;
-  autoWake: boolean;
-  /** Default null: none. */
-  maxLifetimeAt?: number | null;
-  /** Default null: not made through E2B's API. */
-  e2b?: E2bSettings | null;
-}
-
-/** What may change together with a state. */
-export interface SandboxChanges {
-  generation?: number;
-  image?: Sandbox["image"];
-  onExpire?: OnExpire;
-  persistent?: boolean;
-  idleTimeoutSeconds?: number | null;
-  onIdle?: OnIdle;
-  retentionSeconds?: number | null;
-  autoWake?: boolean;
-  network?: NetworkPolicy;
-  reason?: string;
-  driver?: string;
-  attestation?: Attestation | null;
-  startedAt?: number;
-  expiresAt?: number | null;
-  endedAt?: number;
-  /** What the host says that the sandbox holds: entries of the ledger where it differs from what is on record. */
-  told?: ToldHoldings;
-  /** What its host tells of what it held and used: intervals of its meter where that is more than is on record. */
-  use?: ToldUse;
-  /** Who asked for this: id of a key, or `system:` and what of ours. Default: the host. */
-  actor?: string;
-  /** Who asked for its end. */
-  endedBy?: string;
-  /** How long the move took on its host, for its event. */
-  tookMs?: number;
-}
+import { meterChanges } from "../usage/metered.ts";
 
 declare const fromStore: unique symbol;
 
@@ -90,28 +26,8 @@ export interface AddressHolder {
   readonly id: string;
 }
 
-/** Which sandboxes a list is of. */
-export interface SandboxMatch {
-  /** Empty: every state. */
-  states: readonly SandboxState[];
-  tenant?: string;
-  template?: string;
-  /** Made through E2B's API from one that it called so, with any tag. */
-  references?: readonly string[];
-  metadata: Record<string, string>;
-  /** Unix milliseconds: made then or later. */
-  createdFrom?: number;
-}
-
-export interface SandboxFilter extends SandboxMatch {
-  limit: number;
-  cursor?: string;
-  /** Oldest first. Default newest first. */
-  isAscending?: boolean;
-}
-
 /**
- * The sandboxes' records. Requests reach them through a {@link TenantScope}, hosts through a {@link HostScope}: no
+ * The sandboxes' records. Requests reach them through a {@link TenantScope}, the watch on a host through its own store: no
  * function takes a bare id. States change in `advance` alone, by compare-and-set on (id, state, generation).
  */
 export class SandboxStore {
@@ -140,50 +56,12 @@ export class SandboxStore {
 
   /** Commits a record in state `creating`, generation 1. @throws CodedError quota_exceeded, rate_limited */
   async insert(scope: TenantScope, sandbox: NewSandbox): Promise<SandboxRecord> {
-    const row: Insertable<SandboxTable> = {
-      id: sandbox.id,
-      account: scope.account,
-      tenant: sandbox.tenant,
-      name: sandbox.name,
-      state: "creating",
-      generation: 1,
-      reason: null,
-      template: sandbox.template,
-      driver: null,
-      metadata: JSON.stringify(sandbox.metadata),
-      cpu: sandbox.cpu,
-      memory_mb: sandbox.memoryMb,
-      disk_mb: sandbox.diskMb,
-      network: networkColumn(sandbox.network),
-      on_expire: sandbox.onExpire,
-      persistent: sandbox.persistent ? 1 : 0,
-      idle_timeout_seconds: sandbox.idleTimeoutSeconds,
-      on_idle: sandbox.onIdle,
-      retention_seconds: sandbox.retentionSeconds,
-      auto_wake: sandbox.autoWake ? 1 : 0,
-      image: null,
-      host: sandbox.host,
-      attestation: null,
-      created_at: sandbox.createdAt,
-      started_at: null,
-      expires_at: sandbox.expiresAt,
-      last_activity_at: sandbox.createdAt,
-      ended_at: null,
-      max_lifetime_at: sandbox.maxLifetimeAt ?? null,
-      incarnation: 0,
-      machine_id: null,
-      address: null,
-      image_id: null,
-      created_by: scope.keyId,
-      ended_by: null,
-      e2b: sandbox.e2b == null ? null : JSON.stringify(sandbox.e2b),
-      ...meterColumns(newMetered(sandbox.createdAt)),
-    };
     if (scope.tenant !== null && scope.tenant !== sandbox.tenant) {
       throw new Error(
         `a key bound to tenant ${scope.tenant} may not insert a sandbox of tenant ${sandbox.tenant}`,
       );
     }
+    const row = newSandboxRow(scope, sandbox);
     const record = toSandboxRecord({ ...row, reason: null } as Parameters<typeof toSandboxRecord>[0]);
     await this.#db.transaction().execute(async (transaction) => {
       const { cpu, memoryMb, diskMb, persistent: image } = sandbox;
@@ -223,99 +101,13 @@ export class SandboxStore {
   }
 
   /** One page. @throws CodedError invalid_request for a cursor that is not ours. */
-  async list(scope: TenantScope, filter: SandboxFilter): Promise<RecordPage<SandboxRecord>> {
-    let query = this.#matching(scope, filter).selectAll();
-    const [after, direction] =
-      filter.isAscending === true ? ([">", "asc"] as const) : (["<", "desc"] as const);
-    if (filter.cursor !== undefined) {
-      const { createdAt, id } = decodeCursor(filter.cursor);
-      query = query.where((where) =>
-        where.or([
-          where("created_at", after, createdAt),
-          where.and([where("created_at", "=", createdAt), where("id", after, id)]),
-        ]),
-      );
-    }
-    const rows = await query
-      .orderBy("created_at", direction)
-      .orderBy("id", direction)
-      .limit(filter.limit + 1)
-      .execute();
-    return toPage(rows, filter.limit, toSandboxRecord);
+  list(scope: TenantScope, filter: SandboxFilter): Promise<RecordPage<SandboxRecord>> {
+    return listSandboxes({ db: this.#db, kind: this.#kind }, scope, filter);
   }
 
   /** How many the list has, on all its pages. */
-  async count(scope: TenantScope, filter: SandboxMatch): Promise<number> {
-    const row = await this.#matching(scope, filter)
-      .select((query) => query.fn.countAll<number | string>().as("count"))
-      .executeTakeFirstOrThrow();
-    return Number(row.count);
-  }
-
-  #matching(scope: TenantScope, filter: SandboxMatch) {
-    let query = this.#db.selectFrom("sandboxes").where("account", "=", scope.account);
-    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
-    if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
-    if (filter.template !== undefined) query = query.where("template", "=", filter.template);
-    if (filter.references !== undefined) {
-      const made =
-        this.#kind === "postgres"
-          ? sql<string>`lower(e2b ->> 'template')`
-          : sql<string>`lower(json_extract(e2b, '$.template'))`;
-      const names = filter.references.map((reference) => reference.toLowerCase());
-      query = query.where((where) =>
-        where.or(
-          names.flatMap((name) => [
-            sql<boolean>`${made} = ${name}`,
-            sql<boolean>`substr(${made}, 1, ${sql.lit(name.length + 1)}) = ${`${name}:`}`,
-          ]),
-        ),
-      );
-    }
-    if (filter.states.length > 0) query = query.where("state", "in", [...filter.states]);
-    for (const [key, value] of Object.entries(filter.metadata)) {
-      query = query.where(
-        this.#kind === "postgres"
-          ? sql<boolean>`metadata ->> ${key}::text = ${value}`
-          : sql<boolean>`exists (select 1 from json_each(sandboxes.metadata) as pair where pair.key = ${key} and pair.value = ${value})`,
-      );
-    }
-    if (filter.createdFrom !== undefined) query = query.where("created_at", ">=", filter.createdFrom);
-    return query;
-  }
-
-  /** The sandbox of that id, if it is placed on that host. */
-  async findOnHost(scope: HostScope, id: string): Promise<SandboxRecord | undefined> {
-    const row = await this.#db
-      .selectFrom("sandboxes")
-      .selectAll()
-      .where("id", "=", id)
-      .where("host", "=", scope.hostId)
-      .executeTakeFirst();
-    return row === undefined ? undefined : toSandboxRecord(row);
-  }
-
-  /** Every sandbox of that host that has not been destroyed, and those of them whose record cannot be read. */
-  async liveOnHost(
-    scope: HostScope,
-  ): Promise<{ records: SandboxRecord[]; unreadable: { id: string; error: unknown }[] }> {
-    const live = SANDBOX_STATES.filter((state) => state !== "destroyed");
-    const rows = await this.#db
-      .selectFrom("sandboxes")
-      .selectAll()
-      .where("host", "=", scope.hostId)
-      .where("state", "in", live)
-      .execute();
-    const records: SandboxRecord[] = [];
-    const unreadable: { id: string; error: unknown }[] = [];
-    for (const row of rows) {
-      try {
-        records.push(toSandboxRecord(row));
-      } catch (error) {
-        unreadable.push({ id: row.id, error });
-      }
-    }
-    return { records, unreadable };
+  count(scope: TenantScope, filter: SandboxMatch): Promise<number> {
+    return countSandboxes({ db: this.#db, kind: this.#kind }, scope, filter);
   }
 
   /** At most `limit` sandboxes that run and have not been active since `before`, as far as is on record, the longest first. */
@@ -342,61 +134,6 @@ export class SandboxStore {
     return readableRows(await query.execute(), toSandboxRecord).items;
   }
 
-  /**
-   * Records what its host tells of sandboxes that go on as they were: until then they are counted, should nobody ever hear
-   * of their end.
-   */
-  async noteSeen(
-    _scope: HostScope,
-    seen: readonly { record: SandboxRecord; used: MachineUse }[],
-    at: number,
-  ): Promise<void> {
-    if (seen.length === 0) return;
-    await this.#db.transaction().execute(async (transaction) => {
-      for (const { record, used } of seen) {
-        const { metered_use } = meterColumns({ ...record.metered, used, seenAt: at });
-        await transaction
-          .updateTable("sandboxes")
-          .set({ metered_use })
-          .where("id", "=", record.id)
-          .where("state", "=", record.state)
-          .where("generation", "=", record.generation)
-          .where("metered_intervals", "=", record.metered.intervals)
-          .where("metered_move", "=", record.metered.move)
-          .execute();
-      }
-    });
-  }
-
-  /** Whether there is any record, of whatever state, of a sandbox on that host. */
-  async knowsHost(scope: HostScope): Promise<boolean> {
-    const row = await this.#db
-      .selectFrom("sandboxes")
-      .select("id")
-      .where("host", "=", scope.hostId)
-      .limit(1)
-      .executeTakeFirst();
-    return row !== undefined;
-  }
-
-  /** Whether somebody who comes back can learn of this sandbox: by the idempotency key of its create, or by its session. */
-  async isAwaited(record: SandboxRecord): Promise<boolean> {
-    const keyed = await this.#db
-      .selectFrom("idempotency")
-      .select("key")
-      .where("account", "=", record.account)
-      .where("progress", "=", record.id)
-      .executeTakeFirst();
-    if (keyed !== undefined) return true;
-    const session = await this.#db
-      .selectFrom("sessions")
-      .select("key")
-      .where("account", "=", record.account)
-      .where("sandbox_id", "=", record.id)
-      .executeTakeFirst();
-    return session !== undefined;
-  }
-
   /** The record as it is now. */
   async reload(record: SandboxRecord): Promise<SandboxRecord | undefined> {
     const row = await this.#db
@@ -421,7 +158,7 @@ export class SandboxStore {
   ): Promise<SandboxRecord | undefined> {
     if (!canTransition(record.state, state))
       throw new Error(`sandbox ${record.id} cannot go from ${record.state} to ${state}`);
-    return await this.#update(record, { ...columnsOf(changes), state }, changes);
+    return await this.#update(record, { ...changedColumns(changes), state }, changes);
   }
 
   /**
@@ -430,7 +167,7 @@ export class SandboxStore {
    * @returns undefined when another got there first.
    */
   async note(record: SandboxRecord, changes: SandboxChanges): Promise<SandboxRecord | undefined> {
-    const set = columnsOf(changes);
+    const set = changedColumns(changes);
     const isNothing =
       Object.keys(set).length === 0 && changes.told === undefined && changes.use === undefined;
     return isNothing ? record : await this.#update(record, set, changes);
@@ -608,26 +345,4 @@ function meteringOf({ id, account, tenant, template, cpu, memoryMb, diskMb }: Sa
 
 function holdingColumns({ incarnation, machineId, address, imageId }: Holdings) {
   return { incarnation, machine_id: machineId, address, image_id: imageId };
-}
-
-function columnsOf(changes: SandboxChanges): Updateable<SandboxTable> {
-  const set: Updateable<SandboxTable> = {};
-  if (changes.reason !== undefined) set.reason = changes.reason;
-  if (changes.driver !== undefined) set.driver = changes.driver;
-  if (changes.attestation !== undefined)
-    set.attestation = changes.attestation === null ? null : JSON.stringify(changes.attestation);
-  if (changes.startedAt !== undefined) set.started_at = changes.startedAt;
-  if (changes.expiresAt !== undefined) set.expires_at = changes.expiresAt;
-  if (changes.endedAt !== undefined) set.ended_at = changes.endedAt;
-  if (changes.endedBy !== undefined) set.ended_by = changes.endedBy;
-  if (changes.generation !== undefined) set.generation = changes.generation;
-  if (changes.image !== undefined) set.image = changes.image === null ? null : JSON.stringify(changes.image);
-  if (changes.onExpire !== undefined) set.on_expire = changes.onExpire;
-  if (changes.persistent !== undefined) set.persistent = changes.persistent ? 1 : 0;
-  if (changes.idleTimeoutSeconds !== undefined) set.idle_timeout_seconds = changes.idleTimeoutSeconds;
-  if (changes.onIdle !== undefined) set.on_idle = changes.onIdle;
-  if (changes.retentionSeconds !== undefined) set.retention_seconds = changes.retentionSeconds;
-  if (changes.autoWake !== undefined) set.auto_wake = changes.autoWake ? 1 : 0;
-  if (changes.network !== undefined) set.network = networkColumn(changes.network);
-  return set;
 }

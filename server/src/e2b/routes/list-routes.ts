@@ -2,7 +2,7 @@ import { z } from "zod";
 import type { TenantScope } from "../../auth/tenant-scope.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import { refused } from "../../sandbox/create-plan.ts";
-import type { SandboxFilter } from "../../store/sandbox-store.ts";
+import type { SandboxFilter } from "../../store/sandbox-list.ts";
 import { listedSandbox, listedSandboxSchema } from "../shown-e2b-sandbox.ts";
 import { ownTemplateOf, snapshotIdOf } from "../template-reference.ts";
 import { addE2bRoute } from "./add-e2b-route.ts";
