@@ -55,7 +55,7 @@ function violationsOf(name, text) {
     if (name !== home && new RegExp(String.raw`\bas\s+(?:unknown\s+as\s+)?${type}\b`).test(code))
       found.push(`${name} casts to ${type}, which ${home} alone gives out`);
   if (!name.startsWith("routes/")) return found;
-  if (/\bnew\s+(?:\w+Store|HostClient|HostLink|\w+Placement)\b/.test(code))
+  if (/\bnew\s+(?:\w+Store|HostClient|HostConnection|HostLink|\w+Placement)\b/.test(code))
     found.push(`${name} makes a store or a host link of its own; routes use what RouteDeps gives them`);
   for (const [, typeOnly, names = "", single = "", from] of code.matchAll(IMPORT)) {
     if (typeOnly !== undefined) continue;

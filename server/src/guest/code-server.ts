@@ -9,7 +9,8 @@ import {
 } from "@torpor/protocol";
 import { z } from "zod";
 import { GuestRefusal } from "../host/answer-error.ts";
-import { type CallOptions, readAll } from "../host/host-client.ts";
+import type { CallOptions } from "../host/host-connection.ts";
+import { readAll } from "../host/read-all.ts";
 import { machineFate } from "../sandbox/machine-fate.ts";
 import { serialId } from "../serial-id.ts";
 import type { CodeLine } from "./code-lines.ts";

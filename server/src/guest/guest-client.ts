@@ -9,7 +9,9 @@ import {
   type StartRequest,
 } from "@torpor/protocol";
 import { connectError, GuestRefusal } from "../host/answer-error.ts";
-import { type CallOptions, type HostClient, readAll } from "../host/host-client.ts";
+import type { HostClient } from "../host/host-client.ts";
+import type { CallOptions } from "../host/host-connection.ts";
+import { readAll } from "../host/read-all.ts";
 import type { OwnedMachine } from "../host/owned-machine.ts";
 import { serialId } from "../serial-id.ts";
 import { Interruptions } from "./interruptions.ts";

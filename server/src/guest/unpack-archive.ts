@@ -1,5 +1,5 @@
 import type { Readable } from "node:stream";
-import { readAll } from "../host/host-client.ts";
+import { readAll } from "../host/read-all.ts";
 import type { ExecTarget } from "./exec.ts";
 import { GuestClient } from "./guest-client.ts";
 

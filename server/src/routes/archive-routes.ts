@@ -4,7 +4,7 @@ import { pipeline } from "node:stream/promises";
 import { createGunzip, createGzip } from "node:zlib";
 import { CodedError, guestPathSchema } from "@torpor/protocol";
 import { z } from "zod";
-import { readAll } from "../host/host-client.ts";
+import { readAll } from "../host/read-all.ts";
 import { userName } from "./file-content-routes.ts";
 import { fileWork, guestFor } from "./file-work.ts";
 import { SENT } from "../http/api.ts";

@@ -4,7 +4,7 @@ import { CodedError, fileEntrySchema, guestPathSchema } from "@torpor/protocol";
 import { z } from "zod";
 import { type GuestEntry, toFileEntry } from "../guest/file-entry.ts";
 import type { GuestClient } from "../guest/guest-client.ts";
-import { readAll } from "../host/host-client.ts";
+import { readAll } from "../host/read-all.ts";
 import { fileWork, guestFor } from "./file-work.ts";
 import { SENT } from "../http/api.ts";
 import { guardAgainstStall } from "../http/stall-guard.ts";

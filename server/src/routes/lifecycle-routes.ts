@@ -12,7 +12,7 @@ import {
 } from "@torpor/protocol";
 import { z } from "zod";
 import { GuestClient } from "../guest/guest-client.ts";
-import { readAll } from "../host/host-client.ts";
+import { readAll } from "../host/read-all.ts";
 import { refused } from "../sandbox/create-plan.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";

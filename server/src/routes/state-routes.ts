@@ -1,7 +1,7 @@
 import { CodedError, inventorySchema, stateSchema } from "@torpor/protocol";
 import { z } from "zod";
 import { GuestClient } from "../guest/guest-client.ts";
-import { readAll } from "../host/host-client.ts";
+import { readAll } from "../host/read-all.ts";
 import { forecastOf } from "../state/forecast.ts";
 import type { RouteDeps } from "./route-deps.ts";
 

@@ -1,6 +1,6 @@
 import { CodedError, isEnding } from "@torpor/protocol";
 import { z } from "zod";
-import { readAll } from "../../host/host-client.ts";
+import { readAll } from "../../host/read-all.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import type { SandboxRecord } from "../../store/sandbox-record.ts";
 import { e2bSandboxNotFound } from "../e2b-error.ts";
