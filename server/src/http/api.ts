@@ -1,11 +1,11 @@
 import { createHash } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { HttpBindings } from "@hono/node-server";
-import { OpenAPIHono, type RouteConfig } from "@hono/zod-openapi";
+import { OpenAPIHono } from "@hono/zod-openapi";
 import type { Clock, Log, SecretValues } from "@torpor/base";
-import { CodedError, LIMITS, type Scope } from "@torpor/protocol";
+import { CodedError, LIMITS } from "@torpor/protocol";
 import type { Context } from "hono";
-import { z } from "zod";
+import type { z } from "zod";
 import type { Authenticator, Caller } from "../auth/authenticator.ts";
 import type { KeyWatch } from "../auth/key-watch.ts";
 import type { DenialLog } from "../ledger/denial-log.ts";
@@ -14,45 +14,10 @@ import { idempotencySlot } from "../store/idempotency-store.ts";
 import { sendError, sendJson, type ShowError, toCodedError } from "./answer.ts";
 import { serialId } from "../serial-id.ts";
 import { checkInput } from "./check-input.ts";
-import { errorSchema } from "./error-schema.ts";
+import { type EndpointDefinition, pathPattern, referenceEntries, routerPath } from "./endpoint.ts";
 import { Idempotency } from "./idempotency.ts";
 import type { Metrics } from "./metrics.ts";
 import { parseJson, readBody } from "./read-body.ts";
-
-type Method = "get" | "post" | "put" | "patch" | "delete";
-/** What the reference shows of an endpoint that takes any method. */
-const METHODS: readonly Method[] = ["get", "post", "put", "patch", "delete"];
-
-/** What the reference says of one possible answer. */
-interface DocumentedAnswer {
-  description: string;
-  schema?: z.ZodType;
-  /** Default `application/json`. */
-  mediaType?: string;
-}
-
-export interface EndpointDefinition<Query extends z.ZodType, Body extends z.ZodType> {
-  /** `any`: every method there is. */
-  method: Method | "any";
-  /** With `{name}` for its variable parts, and `{name*}` at its end for one that may hold slashes. */
-  path: string;
-  tag: string;
-  summary: string;
-  description?: string;
-  /** Scope the API key needs; null for a route open to all. */
-  scope: Scope | null;
-  /** Query parameters; without it any are let pass unread. */
-  query?: Query;
-  /** JSON body, read and checked. Without it the body is left to the endpoint. */
-  body?: Body;
-  /** Media type of a raw body, for the reference. */
-  rawBody?: string;
-  /** Largest JSON body, bytes. Default 2 MiB. */
-  maxBodyBytes?: number;
-  answers: Record<number, DocumentedAnswer>;
-  /** What its errors look like. Default: the envelope. */
-  showError?: ShowError;
-}
 
 /** One request on its way through an endpoint. */
 export interface Call<Query, Body> {
@@ -123,8 +88,7 @@ export class Api {
     run: (call: Call<z.output<Query>, z.output<Body>>) => Promise<Answer>,
   ): void {
     const { method } = definition;
-    for (const shown of method === "any" ? METHODS : [method])
-      this.app.openAPIRegistry.registerPath(toRouteConfig(definition, shown));
+    for (const entry of referenceEntries(definition)) this.app.openAPIRegistry.registerPath(entry);
     const methods = this.#paths.get(definition.path) ?? {
       pattern: pathPattern(definition.path),
       methods: new Set(),
@@ -132,11 +96,10 @@ export class Api {
     methods.methods.add(method.toUpperCase());
     if (method === "get") methods.methods.add("HEAD");
     this.#paths.set(definition.path, methods);
-    const honoPath = definition.path.replaceAll(/\{(\w+)\}/g, ":$1").replace(/\{(\w+)\*\}$/, ":$1{.*}");
     const handle = (context: Context<{ Bindings: HttpBindings }>): Promise<Response> =>
       this.#handle(definition, run, context);
-    if (method === "any") this.app.all(honoPath, handle);
-    else this.app.on(method.toUpperCase(), honoPath, handle);
+    if (method === "any") this.app.all(routerPath(definition.path), handle);
+    else this.app.on(method.toUpperCase(), routerPath(definition.path), handle);
   }
 
   /** Adds the answers to what has no route. To be called once, after the last endpoint. */
@@ -393,61 +356,4 @@ function cutOff(
   if (outgoing.headersSent) outgoing.destroy();
   else sendError(incoming, outgoing, refusal, requestId, {}, undefined, showError);
   life.abort?.();
-}
-
-function pathPattern(path: string): RegExp {
-  const literal = path.replaceAll(/[.*+?^$()|[\]\\]/g, String.raw`\$&`);
-  return new RegExp(`^${literal.replaceAll(/\{\w+\}/g, "[^/]+").replace(/\{\w+\\\*\}$/, ".*")}$`);
-}
-
-function toRouteConfig<Query extends z.ZodType, Body extends z.ZodType>(
-  definition: EndpointDefinition<Query, Body>,
-  method: Method,
-): RouteConfig {
-  const names = [...definition.path.matchAll(/\{(\w+)\*?\}/g)].map((match) => match[1] ?? "");
-  const request: NonNullable<RouteConfig["request"]> = {};
-  if (names.length > 0)
-    request.params = z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
-  if (definition.query instanceof z.ZodObject) request.query = definition.query;
-  if (definition.body !== undefined)
-    request.body = { required: true, content: { "application/json": { schema: definition.body } } };
-  else if (definition.rawBody !== undefined)
-    request.body = {
-      required: true,
-      content: { [definition.rawBody]: { schema: z.string().meta({ format: "binary" }) } },
-    };
-  if (method === "post" && definition.method !== "any" && definition.scope !== null) {
-    request.headers = z.object({
-      "Idempotency-Key": z
-        .string()
-        .max(255)
-        .optional()
-        .describe("The same key with the same body gives the first answer again; nothing runs twice."),
-    });
-  }
-  const responses: RouteConfig["responses"] = {};
-  for (const [status, answer] of Object.entries(definition.answers)) {
-    responses[status] = {
-      description: answer.description,
-      ...(answer.schema === undefined && answer.mediaType === undefined
-        ? {}
-        : { content: { [answer.mediaType ?? "application/json"]: { schema: answer.schema ?? z.string() } } }),
-    };
-  }
-  responses["default"] = {
-    description: "An error",
-    content: { "application/json": { schema: errorSchema } },
-  };
-  return {
-    method,
-    path: definition.path.replace("*}", "}"),
-    tags: [definition.tag],
-    summary: definition.summary,
-    ...(definition.description === undefined ? {} : { description: definition.description }),
-    ...(definition.scope === null
-      ? { security: [] }
-      : { security: [{ apiKey: [] }], "x-scope": definition.scope }),
-    request,
-    responses,
-  };
 }

@@ -1,6 +1,7 @@
 import { CodedError } from "@torpor/protocol";
 import type { z } from "zod";
-import type { Answer, Call, EndpointDefinition } from "../../http/api.ts";
+import type { Answer, Call } from "../../http/api.ts";
+import type { EndpointDefinition } from "../../http/endpoint.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import { e2bSandboxNotFound, showE2bError } from "../e2b-error.ts";
 
