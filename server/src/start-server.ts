@@ -1,9 +1,6 @@
-import { createServer, type Server } from "node:http";
-import type { AddressInfo, Socket } from "node:net";
-import type { Duplex } from "node:stream";
 import { getRequestListener } from "@hono/node-server";
 import { type Clock, type Log, Scope, SecretValues, systemClock } from "@torpor/base";
-import { CodedError, randomText } from "@torpor/protocol";
+import { randomText } from "@torpor/protocol";
 import { Advisor } from "./advise/advisor.ts";
 import { IdleWatch } from "./advise/idle-watch.ts";
 import { TimesHere } from "./advise/measured-times.ts";
@@ -19,6 +16,7 @@ import { HostClient } from "./host/host-client.ts";
 import { FixedPlacement, HostLink } from "./host/placement.ts";
 import { Housekeeping } from "./housekeeping.ts";
 import { Api } from "./http/api.ts";
+import { HttpListener } from "./http/http-listener.ts";
 import { Idempotency } from "./http/idempotency.ts";
 import { Metrics } from "./http/metrics.ts";
 import { TlsFront, type TlsOptions } from "./http/tls-front.ts";
@@ -51,7 +49,6 @@ import { BudgetStore } from "./store/budget-store.ts";
 import { PriceStore } from "./store/price-store.ts";
 import { UsageStore } from "./store/usage-store.ts";
 import { BudgetWatch } from "./usage/budget-watch.ts";
-import { serialId } from "./serial-id.ts";
 import { SandboxStore } from "./store/sandbox-store.ts";
 import { SessionStore } from "./store/session-store.ts";
 import { ServerSecretStore } from "./store/server-secret-store.ts";
@@ -109,10 +106,6 @@ export interface RunningServer {
   /** Stops serving: requests under way get up to 3 s. The database stays open; it is the caller's. */
   close(): Promise<void>;
 }
-
-/** Requests under way when the server stops get this long. */
-const CLOSE_GRACE_MS = 3_000;
-const CLOSE_SWEEP_MS = 20;
 
 /** Wires the control plane together and serves. @throws when the address cannot be listened on. */
 export async function startServer(options: StartServerOptions): Promise<RunningServer> {
@@ -283,36 +276,17 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     clock,
     log,
   });
-  const listener = getRequestListener(api.app.fetch, {
+  const toApi = getRequestListener(api.app.fetch, {
     overrideGlobalObjects: false,
     autoCleanupIncoming: false,
   });
-  const server = createServer(
-    // Head limits are Node's own; a body may take as long as it is sent, since files of any size stream through here.
-    {
-      noDelay: true,
-      keepAliveTimeout: 65_000,
-      headersTimeout: 30_000,
-      requestTimeout: 0,
-      maxHeaderSize: 32 * 1024,
-    },
-    (incoming, outgoing) => {
-      // A connection that breaks is seen as `close` by whoever works on it; unheard, its error would end the process.
-      incoming.on("error", () => {});
-      outgoing.on("error", () => {});
-      if (ingress.owns(incoming)) void ingress.serve(incoming, outgoing);
-      else if (e2bIngress.owns(incoming)) void e2bIngress.serve(incoming, outgoing);
-      else void listener(incoming, outgoing);
-    },
-  );
-  server.on("clientError", refuseUnreadable);
-  const sockets = new Set<Socket>();
-  server.on("connection", (socket) => {
-    sockets.add(socket);
-    socket.once("close", () => sockets.delete(socket));
+  const listener = new HttpListener((incoming, outgoing) => {
+    if (ingress.owns(incoming)) void ingress.serve(incoming, outgoing);
+    else if (e2bIngress.owns(incoming)) void e2bIngress.serve(incoming, outgoing);
+    else void toApi(incoming, outgoing);
   });
   const terminals = serveTerminals(deps, authenticator, keyWatch);
-  serveUpgrades(server, log, [
+  serveUpgrades(listener.server, log, [
     {
       wants: (incoming) => ingress.owns(incoming),
       take: (incoming, connection, head) => ingress.upgrade(incoming, connection, head),
@@ -335,13 +309,11 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     },
     { wants: () => true, take: (incoming, connection, head) => terminals.open(incoming, connection, head) },
   ]);
-  const { host, port } = options.listen ?? { host: "127.0.0.1", port: 0 };
-  await listen(server, host, port);
+  const address = await listener.listen(options.listen ?? { host: "127.0.0.1", port: 0 });
   const tlsFront =
-    options.tls === undefined ? undefined : await TlsFront.open(server, options.tls, clock, log);
+    options.tls === undefined ? undefined : await TlsFront.open(listener.server, options.tls, clock, log);
   scope.defer(() => tlsFront?.close());
-  scope.defer(() => closeServer(server, sockets));
-  const address = server.address() as AddressInfo;
+  scope.defer(() => listener.close());
   previewOrigin = new PreviewOrigin(options.previewUrl ?? `http://localhost:${address.port}`);
   scope.defer(() => eventFeed.close()); // its streams end first: they would not by themselves
   scope.defer(() => terminals.close());
@@ -400,57 +372,4 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     watch,
     close: () => owned.close(),
   };
-}
-
-/** Answers what is not HTTP, or whose head is too large, in the same envelope as everything else. */
-function refuseUnreadable(error: NodeJS.ErrnoException, socket: Duplex): void {
-  if (error.code === "ECONNRESET" || !socket.writable) {
-    socket.destroy();
-    return;
-  }
-  const isLarge = error.code === "HPE_HEADER_OVERFLOW";
-  const refusal = isLarge
-    ? new CodedError(
-        "payload_too_large",
-        "the request's head is larger than 32 KiB; shorten its path or headers",
-      )
-    : new CodedError(
-        "invalid_request",
-        `the request is not readable as HTTP/1.1 (${error.code ?? error.message})`,
-      );
-  const body = JSON.stringify(refusal.toEnvelope(serialId("req_")));
-  const head = `HTTP/1.1 ${isLarge ? "431 Request Header Fields Too Large" : "400 Bad Request"}`;
-  socket.end(
-    `${head}\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
-  );
-}
-
-function listen(server: Server, host: string, port: number): Promise<void> {
-  return new Promise((resolve, reject) => {
-    server.once("error", reject);
-    server.listen({ host, port }, () => {
-      server.off("error", reject);
-      resolve();
-    });
-  });
-}
-
-function closeServer(server: Server, sockets: Set<Socket>): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(() => {
-      for (const socket of sockets) socket.destroy();
-    }, CLOSE_GRACE_MS);
-    // A connection that is answered only now would wait for its client's next request, and one opened ahead for its first.
-    const closeUnused = (): void => {
-      server.closeIdleConnections();
-      for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy();
-    };
-    const sweep = setInterval(closeUnused, CLOSE_SWEEP_MS);
-    server.close(() => {
-      clearTimeout(timer);
-      clearInterval(sweep);
-      resolve();
-    });
-    closeUnused();
-  });
 }
