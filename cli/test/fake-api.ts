@@ -167,7 +167,10 @@ export class FakeApi implements AsyncDisposable {
     if (verb in STATES) {
       Object.assign(sandbox, {
         state: STATES[verb],
-        image: verb === "hibernate" ? { size_bytes: 2_097_152, created_at: NOW } : null,
+        image:
+          verb === "hibernate"
+            ? { size_bytes: 2_097_152, created_at: NOW, memory: !body.includes("false") }
+            : null,
       });
       return json(200, sandbox);
     }
@@ -264,6 +267,7 @@ export class FakeApi implements AsyncDisposable {
       on_idle: "hibernate",
       retention_seconds: null,
       auto_wake: true,
+      hibernate_memory: true,
       image: null,
       generation: 1,
       host: "h",

@@ -14,12 +14,22 @@ const cli = (...args: string[]) => capturedCli(args, api.env);
 const requested = (): unknown => [...api.sandboxes.values()].at(-1)?.["requested"];
 
 it("create takes the clocks of both shapes, and says nothing of what it was not told", async () => {
-  await cli("create", "--persistent", "--tenant", "acme", "--idle-timeout", "60", "--no-auto-wake");
+  await cli(
+    "create",
+    "--persistent",
+    "--tenant",
+    "acme",
+    "--idle-timeout",
+    "60",
+    "--no-auto-wake",
+    "--no-hibernate-memory",
+  );
   expect(requested()).toEqual({
     persistent: true,
     tenant: "acme",
     idle_timeout_seconds: 60,
     auto_wake: false,
+    hibernate_memory: false,
   });
   await cli("create", "--on-expire", "hibernate", "--on-idle", "pause", "--retention", "9");
   expect(requested()).toEqual({ on_expire: "hibernate", on_idle: "pause", retention_seconds: 9 });
@@ -31,6 +41,9 @@ it("hibernate, wake, pause and resume say where each sandbox stands, and of whic
   const id = (await cli("create")).stdout.trim();
   expect((await cli("hibernate", id)).stdout).toBe(`${id} hibernated (2.0 MiB)\n`);
   expect((await cli("wake", id)).stdout).toBe(`${id} running\n`);
+  expect((await cli("hibernate", id, "--no-memory")).stdout).toBe(
+    `${id} hibernated (2.0 MiB, files alone)\n`,
+  );
   expect(JSON.parse((await cli("pause", id, "--json")).stdout)).toMatchObject({
     items: [{ id, state: "paused" }],
   });

@@ -57,6 +57,8 @@ type Agent struct {
 	sudo      *sudo.Server
 	services  *service.Supervisor
 	cpu       cpuSample
+	// standstill is what was stopped to be packed; guarded by what keeps init, freeze and packing apart.
+	standstill *process.Standstill
 }
 
 // New wires an agent; it serves once [Agent.Serve] is called.
@@ -90,6 +92,7 @@ func New(o Options) *Agent {
 		DefaultWorkdir: func() string { return defaults().DefaultWorkdir }}
 	a.init.RefitShells = a.table.Shells().Refit
 	a.init.OnFrozen = a.table.Freeze
+	a.init.OnInit = func() { a.standstill.Continue() }
 	a.init.OnUnlocked = func(isCopy, isWoken bool) {
 		switch {
 		case isCopy:
@@ -166,6 +169,8 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.init.ServeInit(w, r)
 	case path == "/torpor/prepare":
 		a.init.ServePrepare(w, r)
+	case path == "/torpor/changes":
+		a.serveChanges(w, r)
 	case a.gate.Locked():
 		refuseLocked(w, r)
 	case strings.HasPrefix(path, "/torpor/"):

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"torpor/guest/account"
+	"torpor/guest/at"
 	"torpor/guest/fsys"
 	"torpor/guest/wire"
 )
@@ -70,7 +71,7 @@ func (u *unpacker) unpack(body io.Reader) error {
 		f := u.folders[i]
 		if fd, err := u.openFolder(f.name, false); err == nil {
 			_ = syscall.Fchmod(fd, f.mode)
-			_ = setTimes(fd, f.mtime)
+			_ = at.SetTimes(fd, f.mtime)
 			syscall.Close(fd)
 		}
 	}
@@ -150,15 +151,15 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	u.serial++
 	part := ".torpor-unpack-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.Itoa(u.serial)
 	if err := u.make(parent, part, h, content); err != nil {
-		_ = unlinkat(parent, part)
+		_ = at.Unlink(parent, part)
 		return err
 	}
-	if err := renameat(parent, part, base); err != nil {
-		_ = unlinkat(parent, part)
+	if err := at.Rename(parent, part, base); err != nil {
+		_ = at.Unlink(parent, part)
 		return err
 	}
 	if h.Typeflag == tar.TypeLink {
-		_ = unlinkat(parent, part) // renaming onto another name of the same file does nothing
+		_ = at.Unlink(parent, part) // renaming onto another name of the same file does nothing
 	}
 	u.done.Entries++
 	return nil
@@ -167,7 +168,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 func (u *unpacker) make(parent int, part string, h *tar.Header, content io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeSymlink:
-		if err := symlinkat(h.Linkname, parent, part); err != nil {
+		if err := at.Symlink(h.Linkname, parent, part); err != nil {
 			return err
 		}
 		return u.own(parent, part, h)
@@ -182,7 +183,7 @@ func (u *unpacker) make(parent int, part string, h *tar.Header, content io.Reade
 			return err
 		}
 		defer syscall.Close(from)
-		return linkat(from, base, parent, part)
+		return at.Link(from, base, parent, part)
 	case tar.TypeFifo:
 		if err := syscall.Mknodat(parent, part, syscall.S_IFIFO|u.mode(h)&0o777, 0); err != nil {
 			return err
@@ -203,7 +204,7 @@ func (u *unpacker) make(parent int, part string, h *tar.Header, content io.Reade
 		err = syscall.Fchmod(fd, u.mode(h)) // after the owner, whose change takes setuid away
 	}
 	if err == nil {
-		err = setTimes(fd, h.ModTime)
+		err = at.SetTimes(fd, h.ModTime)
 	}
 	if closeErr := file.Close(); err == nil {
 		err = closeErr
@@ -229,59 +230,34 @@ func (u *unpacker) own(fd int, name string, h *tar.Header) error {
 	if name == "" {
 		return syscall.Fchown(fd, uid, gid)
 	}
-	return syscall.Fchownat(fd, name, uid, gid, atSymlinkNoFollow)
+	return at.Chown(fd, name, uid, gid)
 }
 
 // openFolder opens a folder below the root, made on the way if create is set.
 func (u *unpacker) openFolder(name string, create bool) (int, error) {
-	at, err := syscall.Dup(u.root)
+	folder, err := syscall.Dup(u.root)
 	if err != nil {
 		return -1, err
 	}
-	syscall.CloseOnExec(at)
+	syscall.CloseOnExec(folder)
 	if name == "" {
-		return at, nil
+		return folder, nil
 	}
 	for _, part := range strings.Split(name, "/") {
-		next, err := openChild(at, part)
+		next, err := at.OpenFolder(folder, part)
 		if errors.Is(err, syscall.ENOENT) && create {
-			if err = syscall.Mkdirat(at, part, 0o755); err == nil || errors.Is(err, syscall.EEXIST) {
+			if err = syscall.Mkdirat(folder, part, 0o755); err == nil || errors.Is(err, syscall.EEXIST) {
 				made := err == nil
-				if next, err = openChild(at, part); err == nil && made {
+				if next, err = at.OpenFolder(folder, part); err == nil && made {
 					err = syscall.Fchown(next, int(u.user.UID), int(u.user.GID))
 				}
 			}
 		}
-		syscall.Close(at)
+		syscall.Close(folder)
 		if err != nil {
 			return -1, err
 		}
-		at = next
+		folder = next
 	}
-	return at, nil
-}
-
-// openChild opens a folder in the folder at, and nothing else. The folder is looked at first and compared afterwards:
-// gVisor follows a link in spite of O_NOFOLLOW when O_DIRECTORY is there too, and without it a pipe or a device could be opened.
-func openChild(at int, name string) (int, error) {
-	var seen, opened syscall.Stat_t
-	if err := fstatat(at, name, &seen); err != nil {
-		return -1, err
-	}
-	switch seen.Mode & syscall.S_IFMT {
-	case syscall.S_IFDIR:
-	case syscall.S_IFLNK:
-		return -1, syscall.ELOOP
-	default:
-		return -1, syscall.ENOTDIR
-	}
-	fd, err := syscall.Openat(at, name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	if err := syscall.Fstat(fd, &opened); err != nil || opened.Dev != seen.Dev || opened.Ino != seen.Ino {
-		syscall.Close(fd)
-		return -1, syscall.ELOOP // it was exchanged in between
-	}
-	return fd, nil
+	return folder, nil
 }

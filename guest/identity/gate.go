@@ -78,6 +78,24 @@ func (g *Gate) lock() {
 	g.mu.Unlock()
 }
 
+// Frozen holds of a locked sandbox that has been somebody's.
+func Frozen(last *Identity) bool { return last != nil }
+
+// Nobodys holds of a machine that never had an identity.
+func Nobodys(last *Identity) bool { return last == nil }
+
+// WhileLocked runs act while the gate is locked, and keeps init and freeze waiting meanwhile. It says whether it did: not
+// when the gate is open, or of another sandbox than asked for.
+func (i *Initializer) WhileLocked(of func(last *Identity) bool, act func()) bool {
+	i.Gate.changing.Lock()
+	defer i.Gate.changing.Unlock()
+	if !i.Gate.Locked() || !of(i.Gate.Identity()) {
+		return false
+	}
+	act()
+	return true
+}
+
 func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 // HasToken says whether a request carries the access token.

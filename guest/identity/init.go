@@ -29,6 +29,8 @@ type Initializer struct {
 	RefitShells func(profileMayDiffer bool) bool
 	// SetPidsLimit bounds the users' processes.
 	SetPidsLimit func(int) error
+	// OnInit is told of an init that is about to be carried out.
+	OnInit func()
 	// OnFrozen is told of a freeze before the connections are closed, OnUnlocked before the gate opens again: whether the
 	// machine is another than the one that was frozen, or the same in another generation.
 	OnFrozen   func()
@@ -199,6 +201,7 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusBadRequest, "invalid_argument", err.Error())
 		return
 	}
+	i.OnInit()
 	attestation := i.become(&q, received)
 	status := http.StatusOK
 	if !attestation.Complete {

@@ -22,9 +22,11 @@ type prepareRequest struct {
 	DefaultUser    string            `json:"default_user"`
 	DefaultWorkdir string            `json:"default_workdir"`
 	PidsLimit      int               `json:"pids_limit"`
-	// Services are started, and waited for at most ServicesTimeoutMs (0: 60 s).
+	// Services are started, and waited for at most ServicesTimeoutMs (0: 60 s). With ServicesMayFail one that does not come up
+	// keeps nothing back: it is started again and again, as one that dies is.
 	Services          []service.Spec `json:"services"`
 	ServicesTimeoutMs int64          `json:"services_timeout_ms"`
+	ServicesMayFail   bool           `json:"services_may_fail"`
 }
 
 // preparation is what has been done ahead for the first init of this copy.
@@ -124,7 +126,7 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 		i.RefitShells(true)
 	}
 	if len(q.Services) > 0 {
-		if err := i.startServices(q); err != nil {
+		if err := i.startServices(q); err != nil && !q.ServicesMayFail {
 			return err
 		}
 	}

@@ -21,7 +21,11 @@ type Entry struct {
 
 // ReadEntry reads one process's line; ok is false when it is gone.
 func ReadEntry(pid int) (entry Entry, ok bool) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return readStat("/proc/"+strconv.Itoa(pid)+"/stat", pid)
+}
+
+func readStat(path string, pid int) (entry Entry, ok bool) {
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return entry, false
 	}

@@ -62,7 +62,14 @@ export interface MachineEntry {
   failedMoment?: BootMoment;
   lastActivityAt: number;
   /** What it wakes from, while hibernated or waking; being written, while hibernating. */
-  image: { id: string; sizeBytes: number; createdAt: number; createdMoment?: BootMoment } | null;
+  image: {
+    id: string;
+    sizeBytes: number;
+    createdAt: number;
+    createdMoment?: BootMoment;
+    /** Absent in a journal of an earlier version, which kept memory always. */
+    memory?: boolean;
+  } | null;
   createdAt: number;
   startedAt: number | null;
   endedAt: number | null;

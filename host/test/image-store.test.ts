@@ -33,6 +33,7 @@ function image(changes: Partial<NewImage> = {}): NewImage {
   return {
     id: ID,
     kind: "hibernation",
+    memory: true,
     machine_id: "m",
     tenant: "acme",
     generation: 3,

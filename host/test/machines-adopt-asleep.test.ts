@@ -35,6 +35,7 @@ async function image(
     {
       id: imageId,
       kind: "hibernation",
+      memory: true,
       machine_id: id,
       tenant: TEST_SPEC.tenant,
       generation: 1,

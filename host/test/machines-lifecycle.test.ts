@@ -8,6 +8,7 @@ import { until } from "./fakes/until.ts";
 /** What may be asked of a machine, and what may go wrong, in any order and without waiting for each other. */
 const STEPS = [
   "hibernate",
+  "hibernate its files",
   "wake",
   "pause",
   "resume",
@@ -41,6 +42,7 @@ async function onFreshHost(act: () => Promise<void>): Promise<void> {
 
 async function take(step: Step, id: string, snapshotId: string): Promise<void> {
   if (step === "snapshot") await bench.machines.snapshot(id, snapshotId);
+  else if (step === "hibernate its files") await bench.machines.hibernate(id, false);
   else if (step === "awaken") await bench.machines.awaken(id);
   else if (step === "wait") await new Promise((resolve) => setTimeout(resolve, 3));
   else if (step === "fill the journal") bench.journal.full = true;
@@ -61,7 +63,9 @@ test("whatever is asked and whatever fails, in whatever order: it comes to rest,
         onFreshHost(async () => {
           const id = `run${++run}`;
           await bench.machines.create(id, TEST_SPEC);
-          bench.driver.machine(bench.machines.reach(id).handle.place.slot).memory = "kept";
+          const made = bench.driver.machine(bench.machines.reach(id).handle.place.slot);
+          made.memory = "kept";
+          if (made.guest !== undefined) made.guest.files = "kept too";
           const asked: Promise<void>[] = [];
           for (const [index, { step, awaited }] of steps.entries()) {
             const taken = take(step, id, `snp${run}x${"0".repeat(20)}${index}`).catch(() => {});
@@ -81,12 +85,14 @@ test("whatever is asked and whatever fails, in whatever order: it comes to rest,
           expect(ownImages).toHaveLength(state === "hibernated" ? 1 : 0);
 
           // The same machine as ever, in a generation that only went up.
-          await bench.machines.awaken(id);
+          await bench.machines.wake(id);
           const { slot } = bench.machines.reach(id).handle.place;
           expect(bench.driver.machine(slot)).toMatchObject({
-            memory: "kept",
+            memory: steps.some(({ step }) => step === "hibernate its files")
+              ? (expect.stringMatching(/^(kept)?$/) as string)
+              : "kept",
             paused: false,
-            guest: { locked: false },
+            guest: { locked: false, files: "kept too" },
           });
           expect(bench.machines.get(id)?.generation).toBeGreaterThanOrEqual(generation ?? 0);
           // What could not be written is, as soon as the journal has room: the watch sees to that.

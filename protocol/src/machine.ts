@@ -18,7 +18,8 @@
  *     GET    /v1/templates                    { templates: Template[] }
  *     POST   /v1/templates/{name}/build       NDJSON of TemplateBuildEvent
  *     DELETE /v1/templates/{name}             204
- *     POST   /v1/machines/{id}/pause|resume|hibernate|wake    Machine; joins one under way, 200 when it is so already
+ *     POST   /v1/machines/{id}/pause|resume|wake    Machine; joins one under way, 200 when it is so already
+ *     POST   /v1/machines/{id}/hibernate      {memory}, which may be left out -> Machine; likewise
  *     POST   /v1/machines/{id}/snapshots      {id, name, copies} -> 201 MachineSnapshot; the machine goes on
  *     GET    /v1/snapshots                    { snapshots: MachineSnapshot[] }
  *     GET    /v1/snapshots/{id}               MachineSnapshot
@@ -70,6 +71,8 @@ export const machineSpecSchema = z.strictObject({
   /** No owner activity for this long; null for never. */
   idle_timeout_seconds: z.number().int().positive().nullable().default(null),
   on_idle: z.enum(["hibernate", "pause", "destroy", "none"]).default("hibernate"),
+  /** Whether a hibernation that says nothing of it keeps memory and processes, as those by its clocks. */
+  hibernate_memory: z.boolean().default(true),
   /** How long a hibernation image is kept; null for ever. */
   retention_seconds: z.number().int().positive().nullable().default(null),
   /** Whether work asked of it wakes it. */
@@ -95,6 +98,7 @@ export const machineUpdateSchema = z.strictObject({
   on_expire: z.enum(["destroy", "hibernate"]).optional(),
   idle_timeout_seconds: z.number().int().positive().nullable().optional(),
   on_idle: z.enum(["hibernate", "pause", "destroy", "none"]).optional(),
+  hibernate_memory: z.boolean().optional(),
   retention_seconds: z.number().int().positive().nullable().optional(),
   auto_wake: z.boolean().optional(),
   network: networkPolicySchema.optional(),
@@ -128,7 +132,7 @@ export interface Incarnation {
   address: string;
   /** As {@link Machine.source}; `image`: woken from a hibernation image. */
   source: "pool" | "shell" | "cold" | "snapshot" | "image";
-  /** The snapshot or image whose memory went into it; null for the golden snapshot's. */
+  /** The snapshot or image whose memory, or files alone, went into it; null for the golden snapshot's. */
   from: string | null;
   generation: number;
   bound_at: string;
@@ -217,6 +221,7 @@ export interface Machine {
   on_expire: "destroy" | "hibernate";
   idle_timeout_seconds: number | null;
   on_idle: "hibernate" | "pause" | "destroy" | "none";
+  hibernate_memory: boolean;
   retention_seconds: number | null;
   auto_wake: boolean;
   last_activity_at: string;
@@ -226,8 +231,8 @@ export interface Machine {
   idle_at: string | null;
   /** What holds it awake now. */
   holds: { kind: HoldKind; what: string; since: string }[];
-  /** What it wakes from, while hibernated. */
-  image: { id: string; size_bytes: number; created_at: string } | null;
+  /** What it wakes from, while hibernated. Without memory it boots, and no work wakes it: only who asks for that. */
+  image: { id: string; size_bytes: number; created_at: string; memory: boolean } | null;
   /** The physical machines it has been given, the newest 32 at most, oldest first. */
   incarnations: Incarnation[];
   /** How long its last sleep took to write, and its last wake to be usable; null before the first. */

@@ -117,6 +117,12 @@ export const createSandboxSchema = z.strictObject({
     .optional()
     .describe("How long a hibernated one is kept; default null, for ever."),
   auto_wake: z.boolean().default(true).describe("Whether work asked of it wakes it."),
+  hibernate_memory: z
+    .boolean()
+    .default(true)
+    .describe(
+      "Whether a hibernation keeps memory and processes where nothing else is said. Without them it boots from its files, and no work wakes it.",
+    ),
   persistent: z
     .boolean()
     .optional()
@@ -216,8 +222,9 @@ export const sandboxSchema = z.object({
   on_idle: onIdleSchema,
   retention_seconds: z.number().int().nullable(),
   auto_wake: z.boolean(),
-  /** What it wakes from, while it is hibernated. */
-  image: z.object({ size_bytes: z.number().int(), created_at: timestamp }).nullable(),
+  hibernate_memory: z.boolean(),
+  /** What it wakes from, while it is hibernated; without `memory` from its files alone. */
+  image: z.object({ size_bytes: z.number().int(), created_at: timestamp, memory: z.boolean() }).nullable(),
   generation: z.number().int(),
   host: z.string().nullable(),
   created_at: timestamp,
@@ -239,12 +246,23 @@ export const updateLifecycleSchema = z
     on_idle: onIdleSchema.optional(),
     retention_seconds: retentionSecondsSchema.nullable().optional(),
     auto_wake: z.boolean().optional(),
+    hibernate_memory: z.boolean().optional(),
   })
   .refine(
     (value) => Object.values(value).some((field) => field !== undefined),
-    "is empty: name at least one of ttl_seconds, on_expire, idle_timeout_seconds, on_idle, retention_seconds, auto_wake",
+    "is empty: name at least one of ttl_seconds, on_expire, idle_timeout_seconds, on_idle, retention_seconds, auto_wake, hibernate_memory",
   );
 export type UpdateLifecycleRequest = z.infer<typeof updateLifecycleSchema>;
+
+/** Body of `POST /v1/sandboxes/{id}/hibernate`. */
+export const hibernateSchema = z.strictObject({
+  memory: z
+    .boolean()
+    .optional()
+    .describe(
+      "False: its files alone are kept, and its processes end; it boots from them at `wake`, which no work does by itself. Default: as its `hibernate_memory`, true.",
+    ),
+});
 
 /** What can hold a sandbox awake: a request of the API, one to a port of it, a command that runs. */
 export const holdKindSchema = z.enum(["request", "port", "exec"]);
@@ -270,6 +288,7 @@ export const lifecycleSchema = z.object({
   reason: z.string().nullable(),
   persistent: z.boolean(),
   auto_wake: z.boolean(),
+  hibernate_memory: z.boolean(),
   clocks: z.object({
     ttl: z.object({ ...clock, on_expire: onExpireSchema }),
     idle: z.object({ ...clock, on_idle: onIdleSchema }),

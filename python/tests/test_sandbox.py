@@ -49,6 +49,7 @@ class Life(SandboxCase):
             on_expire="hibernate",
             retention_seconds=3600,
             auto_wake=False,
+            hibernate_memory=False,
             from_snapshot="snpx",
         )
         self.assertEqual(
@@ -71,6 +72,7 @@ class Life(SandboxCase):
                 "on_expire": "hibernate",
                 "retention_seconds": 3600,
                 "auto_wake": False,
+                "hibernate_memory": False,
                 "from_snapshot": "snpx",
             },
         )
@@ -274,6 +276,15 @@ class Stateful(SandboxCase):
             info = getattr(self.sandbox, act)()
             self.assertEqual((info.state, self.sandbox.info.state, info.generation), (state, state, 2))
             self.assertEqual(info.image is not None, state == "hibernated")
+
+    def test_sleeps_without_its_memory(self) -> None:
+        image = {"size_bytes": 9, "created_at": "2026-11-29T16:00:00Z", "memory": False}
+        self.server.on_json(
+            "POST", "/v1/sandboxes/{id}/hibernate", 200, sandbox_wire(state="hibernated", image=image)
+        )
+        info = self.sandbox.hibernate(memory=False)
+        self.assertEqual(self.sent("POST", "/hibernate"), {"memory": False})
+        self.assertIs(info.image is not None and info.image.memory, False)
 
     def test_a_session_says_whether_it_is_new(self) -> None:
         for status, created in ((201, True), (200, False)):

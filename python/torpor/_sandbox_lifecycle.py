@@ -36,15 +36,23 @@ class SandboxLifecycle(SandboxResource):
         """Lets a paused sandbox go on."""
         return self._update("POST", "/resume", {}, {}, call_timeout_seconds)
 
-    def hibernate(self, *, call_timeout_seconds: float = LONG_SECONDS) -> SandboxInfo:
+    def hibernate(
+        self, *, memory: Optional[bool] = None, call_timeout_seconds: float = LONG_SECONDS
+    ) -> SandboxInfo:
         """Puts it to storage, memory and processes included: no process and no memory is left of it.
+
+        `memory=False`: its files alone, and its processes end; `wake`, and nothing else, boots it from them. Default:
+        its `hibernate_memory`, True.
 
         External TCP connections of it end; `state()` names them before. A failed hibernation leaves it running.
         """
-        return self._update("POST", "/hibernate", {}, {}, call_timeout_seconds)
+        return self._update("POST", "/hibernate", {"memory": memory}, {}, call_timeout_seconds)
 
     def wake(self, *, call_timeout_seconds: float = LONG_SECONDS) -> SandboxInfo:
-        """Brings it back as it was. Work asked of a hibernated sandbox does so by itself, unless `auto_wake` is off."""
+        """Brings it back as it was. Work asked of a hibernated sandbox does so by itself, unless `auto_wake` is off.
+
+        One that sleeps without memory boots from its files; no work wakes that.
+        """
         return self._update("POST", "/wake", {}, {}, call_timeout_seconds)
 
     def snapshot(
@@ -86,10 +94,16 @@ class SandboxLifecycle(SandboxResource):
         on_idle: Optional[OnIdle] = None,
         on_expire: Optional[OnExpire] = None,
         auto_wake: Optional[bool] = None,
+        hibernate_memory: Optional[bool] = None,
         call_timeout_seconds: Optional[float] = None,
     ) -> SandboxInfo:
         """Changes its clocks and what happens at their ends. What is not given stays as it is; None is no limit."""
-        given = {"on_idle": on_idle, "on_expire": on_expire, "auto_wake": auto_wake}
+        given = {
+            "on_idle": on_idle,
+            "on_expire": on_expire,
+            "auto_wake": auto_wake,
+            "hibernate_memory": hibernate_memory,
+        }
         clocks = {
             "ttl_seconds": ttl_seconds,
             "idle_timeout_seconds": idle_timeout_seconds,

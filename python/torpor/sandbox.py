@@ -113,6 +113,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         on_expire: Optional[OnExpire] = None,
         retention_seconds: MaybeSeconds = UNSET,
         auto_wake: Optional[bool] = None,
+        hibernate_memory: Optional[bool] = None,
         from_snapshot: Optional[str] = None,
         lifecycle: Optional[str] = None,
         workload: Optional[Mapping[str, Any]] = None,
@@ -134,8 +135,9 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         `network`: what it may reach, see `set_network`; default `internet`, public addresses only.
         `idle_timeout_seconds`: without owner activity until `on_idle`; default none, 300 when
         persistent. `on_idle`: default `hibernate`. `on_expire`: default `destroy`. `retention_seconds`: how long a
-        hibernation image is kept; default for good. `auto_wake`: whether work wakes it; default True. `from_snapshot`:
-        id of the snapshot to restore instead of a template. Of the three clocks None means no limit. `lifecycle="auto"`:
+        hibernation image is kept; default for good. `auto_wake`: whether work wakes it; default True.
+        `hibernate_memory`: whether a hibernation keeps memory and processes; default True, see `hibernate`.
+        `from_snapshot`: id of the snapshot to restore instead of a template. Of the three clocks None means no limit. `lifecycle="auto"`:
         shape and clocks are as `advise` has them for `workload` (its arguments, as a mapping), but for what is given here;
         `sandbox.advice` tells. `accept_risk`: keeps code that the workload calls untrusted in a persistent sandbox.
 
@@ -161,6 +163,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
             "on_idle": on_idle,
             "on_expire": on_expire,
             "auto_wake": auto_wake,
+            "hibernate_memory": hibernate_memory,
             "from_snapshot": from_snapshot,
             "lifecycle": lifecycle,
             "workload": None if workload is None else dict(workload),
@@ -197,6 +200,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         on_expire: Optional[OnExpire] = None,
         retention_seconds: MaybeSeconds = UNSET,
         auto_wake: Optional[bool] = None,
+        hibernate_memory: Optional[bool] = None,
         from_snapshot: Optional[str] = None,
         lifecycle: Optional[str] = None,
         workload: Optional[Mapping[str, Any]] = None,
@@ -230,6 +234,7 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
             "on_idle": on_idle,
             "on_expire": on_expire,
             "auto_wake": auto_wake,
+            "hibernate_memory": hibernate_memory,
             "from_snapshot": from_snapshot,
             "lifecycle": lifecycle,
             "workload": None if workload is None else dict(workload),

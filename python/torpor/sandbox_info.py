@@ -36,6 +36,8 @@ class HibernationImage:
 
     size_bytes: int
     created_at: datetime
+    #: False: it holds its files alone, from which it boots.
+    memory: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class SandboxInfo:
     retention_seconds: Optional[int]
     #: Whether a request that needs it running wakes it.
     auto_wake: bool
+    #: Whether a hibernation keeps memory and processes where nothing else is said.
+    hibernate_memory: bool
     #: Set while it is hibernated.
     image: Optional[HibernationImage]
     #: Counts its restores.
@@ -103,6 +107,7 @@ def sandbox_info(wire: Mapping[str, Any]) -> SandboxInfo:
         idle_timeout_seconds=wire.get("idle_timeout_seconds"),
         retention_seconds=wire.get("retention_seconds"),
         auto_wake=bool(wire.get("auto_wake", True)),
+        hibernate_memory=bool(wire.get("hibernate_memory", True)),
         image=_image(wire.get("image")),
         generation=wire.get("generation", 0),
         host=wire.get("host"),
@@ -119,7 +124,11 @@ def sandbox_info(wire: Mapping[str, Any]) -> SandboxInfo:
 def _image(wire: Optional[Mapping[str, Any]]) -> Optional[HibernationImage]:
     if not wire:
         return None
-    return HibernationImage(wire.get("size_bytes", 0), required_time(wire.get("created_at")))
+    return HibernationImage(
+        size_bytes=wire.get("size_bytes", 0),
+        created_at=required_time(wire.get("created_at")),
+        memory=bool(wire.get("memory", True)),
+    )
 
 
 def _attestation(wire: Optional[Mapping[str, Any]]) -> Optional[Attestation]:

@@ -32,6 +32,11 @@ export interface SandboxCreateOptions extends KeyedCallOptions {
   retentionSeconds?: number | null | undefined;
   /** Whether work asked of it wakes it; default true. */
   autoWake?: boolean | undefined;
+  /**
+   * Whether a hibernation, as those by its clocks, keeps memory and processes; default true. Without them it boots from its
+   * files when it wakes, and only `wake` wakes it.
+   */
+  hibernateMemory?: boolean | undefined;
   /** Starts with the memory and files of this snapshot, which must be of the same tenant. */
   fromSnapshot?: string | undefined;
   /** For people; needs not be unique. */

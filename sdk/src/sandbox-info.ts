@@ -49,8 +49,10 @@ export interface SandboxInfo {
   retentionSeconds: number | null;
   /** Whether work asked of it wakes it. */
   autoWake: boolean;
-  /** What it wakes from; null unless it is hibernated. */
-  image: { sizeBytes: number; createdAt: Date } | null;
+  /** Whether a hibernation keeps memory and processes where nothing else is said. */
+  hibernateMemory: boolean;
+  /** What it wakes from; null unless it is hibernated. Without `memory` it boots from its files. */
+  image: { sizeBytes: number; createdAt: Date; memory: boolean } | null;
   /** Counts its restores. */
   generation: number;
   host: string | null;
@@ -85,7 +87,12 @@ export function sandboxInfoFromWire(wire: SandboxWire): SandboxInfo {
     onIdle: wire.on_idle,
     retentionSeconds: wire.retention_seconds,
     autoWake: wire.auto_wake,
-    image: wire.image && { sizeBytes: wire.image.size_bytes, createdAt: new Date(wire.image.created_at) },
+    hibernateMemory: wire.hibernate_memory,
+    image: wire.image && {
+      sizeBytes: wire.image.size_bytes,
+      createdAt: new Date(wire.image.created_at),
+      memory: wire.image.memory,
+    },
     generation: wire.generation,
     host: wire.host,
     createdAt: new Date(wire.created_at),

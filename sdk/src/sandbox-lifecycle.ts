@@ -13,6 +13,7 @@ export interface Lifecycle {
   state: SandboxState;
   persistent: boolean;
   autoWake: boolean;
+  hibernateMemory: boolean;
   /** `seconds`: those left. */
   ttl: { seconds: number | null; at: Date | null; onExpire: OnExpire };
   /** `seconds`: the timeout. `at` is null while something holds it. */
@@ -42,6 +43,16 @@ export interface LifecycleUpdate {
   onIdle?: OnIdle | undefined;
   retentionSeconds?: number | null | undefined;
   autoWake?: boolean | undefined;
+  hibernateMemory?: boolean | undefined;
+}
+
+/** How a sandbox is put to storage. */
+export interface HibernateOptions extends CallOptions {
+  /**
+   * False: its files alone; its processes end with it. It boots from them when `wake` is called, which no work does by
+   * itself. Default: its `hibernateMemory`, true.
+   */
+  memory?: boolean | undefined;
 }
 
 /** Sleep, wake and clocks of one sandbox. Its public face is on Sandbox. */
@@ -56,10 +67,21 @@ export class SandboxLifecycle {
   }
 
   move(
-    verb: "pause" | "resume" | "hibernate" | "wake",
+    verb: "pause" | "resume" | "wake",
     { signal, timeoutMs = IMAGE_TIMEOUT_MS }: CallOptions,
   ): Promise<SandboxWire> {
     return this.#transport.json({ method: "POST", path: `${this.#root}/${verb}`, signal, timeoutMs });
+  }
+
+  hibernate({ memory, signal, timeoutMs = IMAGE_TIMEOUT_MS }: HibernateOptions): Promise<SandboxWire> {
+    const path = `${this.#root}/hibernate`;
+    return this.#transport.json({
+      method: "POST",
+      path,
+      ...(memory === undefined ? {} : { json: JSON.stringify({ memory }) }),
+      signal,
+      timeoutMs,
+    });
   }
 
   async get({ signal, timeoutMs }: CallOptions): Promise<Lifecycle> {
@@ -70,6 +92,7 @@ export class SandboxLifecycle {
       state: wire.state,
       persistent: wire.persistent,
       autoWake: wire.auto_wake,
+      hibernateMemory: wire.hibernate_memory,
       ttl: { seconds: ttl.seconds, at: dateOrNull(ttl.at), onExpire: ttl.on_expire },
       idle: { seconds: idle.seconds, at: dateOrNull(idle.at), onIdle: idle.on_idle },
       retention: { seconds: retention.seconds, at: dateOrNull(retention.at) },

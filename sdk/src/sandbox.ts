@@ -30,7 +30,12 @@ import { type CreatedPreviewUrl, type PreviewUrlOptions, SandboxPorts } from "./
 import { SandboxCollection } from "./sandbox-collection.ts";
 import type { PagedList, SandboxFilter } from "./sandbox-list.ts";
 import type { Network } from "./network-policy.ts";
-import { type Lifecycle, type LifecycleUpdate, SandboxLifecycle } from "./sandbox-lifecycle.ts";
+import {
+  type HibernateOptions,
+  type Lifecycle,
+  type LifecycleUpdate,
+  SandboxLifecycle,
+} from "./sandbox-lifecycle.ts";
 import { sandboxState, type SandboxStateInventory, type StateOptions } from "./sandbox-state.ts";
 import { type Snapshot, type SnapshotOptions, takeSnapshot } from "./snapshots.ts";
 import type { SandboxProcess } from "./sandbox-process.ts";
@@ -194,12 +199,13 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * Puts it to storage: memory, processes and files in one image, nothing left in RAM. The next work asked of it wakes it. A
+   * Puts it to storage: memory, processes and files in one image, nothing left in RAM. The next work asked of it wakes it.
+   * With `memory: false` its files alone, and only `wake` wakes it, by a fresh boot from them. A
    * command of `exec` that runs meanwhile is cut off (`lost`), one of `start` goes on after the wake.
    * Settles when it sleeps; a failure leaves it running.
    */
-  async hibernate(options: CallOptions = {}): Promise<SandboxInfo> {
-    return this.#note(await this.#lifecycle.move("hibernate", options));
+  async hibernate(options: HibernateOptions = {}): Promise<SandboxInfo> {
+    return this.#note(await this.#lifecycle.hibernate(options));
   }
 
   /** Wakes it, or resumes it. Work does so by itself, unless `autoWake` is off. */

@@ -50,7 +50,8 @@ export interface SandboxWire {
   on_idle: "hibernate" | "pause" | "destroy" | "none";
   retention_seconds: number | null;
   auto_wake: boolean;
-  image: { size_bytes: number; created_at: string } | null;
+  hibernate_memory: boolean;
+  image: { size_bytes: number; created_at: string; memory: boolean } | null;
   generation: number;
   host: string | null;
   created_at: string;
@@ -221,6 +222,7 @@ export interface LifecycleWire {
   reason: string | null;
   persistent: boolean;
   auto_wake: boolean;
+  hibernate_memory: boolean;
   clocks: {
     ttl: { seconds: number | null; at: string | null; on_expire: "destroy" | "hibernate" };
     idle: {

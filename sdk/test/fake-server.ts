@@ -150,6 +150,7 @@ export function sandboxWire(more: object = {}): Record<string, unknown> {
     on_idle: "hibernate",
     retention_seconds: null,
     auto_wake: true,
+    hibernate_memory: true,
     image: null,
     generation: 1,
     host: "host-1",

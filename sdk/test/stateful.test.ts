@@ -86,6 +86,11 @@ it("create, session and clocks send what they are given, null too", async () => 
       const network = { egress: "none", allow: ["a.example"], deny: [] };
       sendJson(call.response, 200, sandboxWire({ network }));
     })
+    .on("POST", "/v1/sandboxes/{id}/hibernate", async (call) => {
+      await keep(call);
+      const image = { size_bytes: 5, created_at: "2026-11-29T16:00:00.000Z", memory: false };
+      sendJson(call.response, 200, sandboxWire({ state: "hibernated", image }));
+    })
     .on("GET", "/v1/sandboxes/{id}/lifecycle", ({ response }) =>
       sendJson(response, 200, {
         id: SANDBOX_ID,
@@ -93,6 +98,7 @@ it("create, session and clocks send what they are given, null too", async () => 
         reason: null,
         persistent: true,
         auto_wake: true,
+        hibernate_memory: true,
         clocks: {
           ttl: { seconds: null, at: null, on_expire: "destroy" },
           idle: { seconds: 300, at: null, on_idle: "hibernate" },
@@ -120,12 +126,14 @@ it("create, session and clocks send what they are given, null too", async () => 
     deny: [],
   });
   await sandbox.setNetwork("none");
+  expect((await sandbox.hibernate({ memory: false })).image).toMatchObject({ memory: false });
   expect(bodies).toEqual([
     { tenant: "acme", key: "chat-42", idle_timeout_seconds: 60 },
     { ttl_seconds: null, auto_wake: false },
     { persistent: true, reason: "r" },
     { network: { allow: ["a.example"] } },
     { network: "none" },
+    { memory: false },
   ]);
   expect(await sandbox.lifecycle()).toMatchObject({
     idle: { seconds: 300, at: null, onIdle: "hibernate" },

@@ -99,6 +99,7 @@ async function live(
     onIdle: "none",
     retentionSeconds: null,
     autoWake: true,
+    hibernateMemory: true,
   });
   const moves = movesOf(intervals);
   const half = { moves: moves.slice(0, Math.ceil(moves.length / 2)), used: NO_USE };

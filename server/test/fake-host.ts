@@ -218,12 +218,12 @@ export class FakeHost {
   async move(
     id: string,
     verb: "pause" | "resume" | "hibernate" | "wake",
-    { silent = false } = {},
+    { silent = false, memory }: { silent?: boolean; memory?: boolean | undefined } = {},
   ): Promise<void> {
     const entry = this.machines.get(id);
     if (entry === undefined) throw new CodedError("sandbox_not_found", `no machine ${id}`);
     const before = this.#moving.get(id) ?? Promise.resolve();
-    const mine = before.then(() => this.#move(entry.machine, verb, silent));
+    const mine = before.then(() => this.#move(entry.machine, verb, silent, memory));
     this.#moving.set(
       id,
       mine.catch(() => {}),
@@ -235,6 +235,7 @@ export class FakeHost {
     machine: Machine,
     verb: "pause" | "resume" | "hibernate" | "wake",
     silent: boolean,
+    memory: boolean | undefined,
   ): Promise<void> {
     const emit = (type: HostEvent["type"]): void => {
       if (!silent) this.#emit(type, machine);
@@ -251,6 +252,7 @@ export class FakeHost {
         id: `img${randomText(23)}`,
         size_bytes: 4096,
         created_at: new Date().toISOString(),
+        memory: memory ?? machine.hibernate_memory,
       };
       machine.took_ms.hibernate = this.sleepMs;
       this.#hold(machine, "hibernated");
@@ -353,6 +355,7 @@ export class FakeHost {
       on_idle: spec.on_idle ?? "hibernate",
       retention_seconds: spec.retention_seconds ?? null,
       auto_wake: spec.auto_wake ?? true,
+      hibernate_memory: spec.hibernate_memory ?? true,
       last_activity_at: now,
       last_activity: { kind: "create", what: "create" },
       idle_at: null,
@@ -447,7 +450,12 @@ export class FakeHost {
   async #wakeFor(id: string, request: IncomingMessage): Promise<void> {
     const machine = this.machines.get(id)?.machine;
     if (machine === undefined || machine.state === "running") return;
-    if (machine.auto_wake && request.headers[PORT_HEADERS.wake] !== "never") await this.move(id, "wake");
+    if (
+      machine.auto_wake &&
+      machine.image?.memory !== false &&
+      request.headers[PORT_HEADERS.wake] !== "never"
+    )
+      await this.move(id, "wake");
     else
       throw new CodedError("wrong_state", `sandbox ${id} is ${machine.state}`, {
         details: { state: machine.state },
@@ -565,7 +573,9 @@ export class FakeHost {
     if (verb === "snapshots")
       return this.#send(response, 201, await this.#takeSnapshot(entry.machine, await text(request)));
     if (verb === "pause" || verb === "resume" || verb === "hibernate" || verb === "wake") {
-      await this.move(id, verb);
+      const body = await text(request);
+      const { memory } = body === "" ? {} : (JSON.parse(body) as { memory?: boolean });
+      await this.move(id, verb, { memory });
       return this.#send(response, 200, entry.machine);
     }
     if (verb === "metrics") {

@@ -41,6 +41,7 @@ async function halfDone(id: string, createdAt = Date.now()): Promise<void> {
     onIdle: "hibernate",
     retentionSeconds: null,
     autoWake: true,
+    hibernateMemory: true,
   });
 }
 

@@ -86,6 +86,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     onIdle: "hibernate",
     retentionSeconds: null,
     autoWake: true,
+    hibernateMemory: true,
     ...more,
   });
 
@@ -333,9 +334,10 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     const noted = await sandboxes.note(running ?? record, {
       expiresAt: 77,
       generation: 2,
-      image: { size_bytes: 5, created_at: "2026-01-01T00:00:00.000Z" },
+      image: { size_bytes: 5, created_at: "2026-01-01T00:00:00.000Z", memory: true },
       persistent: true,
       autoWake: false,
+      hibernateMemory: false,
       onIdle: "pause",
       idleTimeoutSeconds: 9,
       retentionSeconds: 10,
@@ -348,6 +350,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
       image: { size_bytes: 5 },
       persistent: true,
       autoWake: false,
+      hibernateMemory: false,
       onIdle: "pause",
       idleTimeoutSeconds: 9,
       retentionSeconds: 10,
@@ -483,6 +486,7 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
       await to(await to(await to(asleep, "running"), "hibernating"), "hibernated", {
         size_bytes: 5_000_000_000,
         created_at: "2026-01-01T00:00:00.000Z",
+        memory: true,
       });
       await to(await to(await make({ createdAt: 900_000 }), "destroying"), "destroyed");
       await to(await make(), "failed");

@@ -97,8 +97,12 @@ export class HostClient {
     return this.http.json(`/v1/machines/${id}/resume`, { method: "POST" });
   }
 
-  hibernate(id: string): Promise<Machine> {
-    return this.http.json(`/v1/machines/${id}/hibernate`, { method: "POST" });
+  /** @param memory whether it is kept. Default: as the machine's spec says */
+  hibernate(id: string, memory?: boolean): Promise<Machine> {
+    return this.http.json(`/v1/machines/${id}/hibernate`, {
+      method: "POST",
+      ...(memory === undefined ? {} : { body: { memory } }),
+    });
   }
 
   wake(id: string): Promise<Machine> {
@@ -106,8 +110,11 @@ export class HostClient {
   }
 
   /** Any of these transitions, without a demand on the outcome. */
-  tryMove(id: string, verb: "pause" | "resume" | "hibernate" | "wake"): Promise<HttpAnswer> {
-    return this.http.call(`/v1/machines/${id}/${verb}`, { method: "POST" });
+  tryMove(id: string, verb: "pause" | "resume" | "hibernate" | "wake", body?: object): Promise<HttpAnswer> {
+    return this.http.call(`/v1/machines/${id}/${verb}`, {
+      method: "POST",
+      ...(body === undefined ? {} : { body }),
+    });
   }
 
   snapshot(id: string, name: string | null = null, snapshotId = newSnapshotId()): Promise<MachineSnapshot> {

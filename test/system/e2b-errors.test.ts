@@ -61,17 +61,6 @@ describe("what E2B's clients are refused", () => {
       );
     });
 
-    test("is told that a pause keeps memory", async () => {
-      const sandbox = await Sandbox.create("base", options());
-      try {
-        const pause = Sandbox.pause(sandbox.sandboxId, { ...options(), keepMemory: false });
-        await expect(pause).rejects.toThrow(/keeps its memory/);
-        expect((await sandbox.getInfo()).state).toBe("running");
-      } finally {
-        await sandbox.kill();
-      }
-    });
-
     test(`${version} finds no volumes and no secrets`, async () => {
       expect((await raw("POST", "/volumes", { name: "x" })).body).toMatchObject({ code: 400 });
       expect((await raw("GET", "/secrets")).body).toMatchObject({ code: 400 });
@@ -99,7 +88,11 @@ describe("what E2B's clients are refused", () => {
     ["a template that is no text", { templateID: 7 }, /templateID/],
     ["metadata that is no text", { metadata: { a: 1 } }, /metadata/],
     ["a variable whose name no shell takes", { envVars: { "a-b": "x" } }, /env/],
-    ["pauses without memory", { autoPause: true, autoPauseMemory: false }, /memory/],
+    [
+      "a resume by traffic without memory",
+      { autoPause: true, autoPauseMemory: false, autoResume: { enabled: true } },
+      /autoPauseMemory/,
+    ],
     ["a pause without memory and no pause", { autoPauseMemory: false }, /autoPauseMemory/],
     ["a resume of what is killed", { autoResume: { enabled: true } }, /autoPause/],
     ["an MCP gateway", { mcp: { github: {} } }, /mcp is not supported/],

@@ -96,6 +96,47 @@ describe("the life of a sandbox through E2B's clients", () => {
       expect(left).toBeLessThanOrEqual(200_000);
     });
 
+    test("keeps files alone over a pause without memory, and boots from them when connected to", async () => {
+      const { startedAt } = await sandbox.getInfo();
+      await sandbox.files.write("without-memory.txt", "kept");
+      await sandbox.commands.run("sleep 1234", { background: true });
+      expect(await Sandbox.pause(sandbox.sandboxId, { ...options(), keepMemory: false })).toBe(true);
+      expect(await Sandbox.pause(sandbox.sandboxId, { ...options(), keepMemory: false })).toBe(false);
+      expect((await Sandbox.getInfo(sandbox.sandboxId, options())).state).toBe("paused");
+      await expect(sandbox.files.read("without-memory.txt")).rejects.toThrow(); // no traffic wakes it
+      const booted = await Sandbox.connect(sandbox.sandboxId, { ...options(), timeoutMs: 200_000 });
+      expect(booted.sandboxId).toBe(sandbox.sandboxId);
+      expect((await booted.getInfo()).startedAt).toEqual(startedAt);
+      // The token, and what it was created with, are as ever.
+      expect(await sandbox.files.read("without-memory.txt")).toBe("kept");
+      const { stdout } = await sandbox.commands.run("echo $GREETING; pgrep -x sleep || echo none");
+      expect(stdout).toBe("hello\nnone\n");
+    });
+
+    test.skipIf(Sandbox !== Sandbox251)("reboots what sleeps with its memory, when told to", async () => {
+      await sandbox.commands.run("sleep 1234", { background: true });
+      await sandbox.files.write("rebooted.txt", "kept");
+      await Sandbox.pause(sandbox.sandboxId, options());
+      await Sandbox251.connect(sandbox.sandboxId, { ...options(), onResume: "reboot" });
+      const { stdout } = await sandbox.commands.run("cat ~/rebooted.txt; pgrep -x sleep || echo none");
+      expect(stdout).toBe("keptnone\n");
+    });
+
+    test("sleeps without memory at its timeout when that was asked for, and wakes by a connect alone", async () => {
+      const lifecycle = { onTimeout: { action: "pause", keepMemory: false } } as const;
+      const sleeper = await Sandbox.create("base", { ...options(), timeoutMs: 3000, lifecycle });
+      try {
+        await sleeper.files.write("kept.txt", "kept");
+        await sleeper.commands.run("sleep 1234", { background: true });
+        await eventually("it to be paused", async () => (await sleeper.getInfo()).state === "paused");
+        await Sandbox.connect(sleeper.sandboxId, options());
+        expect(await sleeper.files.read("kept.txt")).toBe("kept");
+        expect((await sleeper.commands.run("pgrep -x sleep || echo none")).stdout).toBe("none\n");
+      } finally {
+        await sleeper.kill();
+      }
+    });
+
     test("refuses a second pause by false, and goes on after the third resume as after the first", async () => {
       for (let round = 1; round <= 3; round += 1) {
         expect(await Sandbox.pause(sandbox.sandboxId, options())).toBe(true);

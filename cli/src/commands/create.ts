@@ -16,6 +16,7 @@ export interface CreateFlags {
   onIdle?: string;
   retention?: number;
   autoWake?: boolean;
+  hibernateMemory?: boolean;
   fromSnapshot?: string;
   name?: string;
   tenant?: string;
@@ -60,6 +61,7 @@ export function addCreateOptions(command: Command): Command {
       parseDuration,
     )
     .option("--no-auto-wake", "work does not wake it; 'torpor wake' does")
+    .option("--no-hibernate-memory", "it sleeps without memory and processes, and boots from its files")
     .option("--from-snapshot <id>", "start with the memory and files of this snapshot")
     .option("--name <name>", "a name for people")
     .option("--tenant <tenant>", "whose data is inside")
@@ -124,6 +126,7 @@ export function createOptions(flags: CreateFlags): SandboxCreateOptions {
     onIdle: flags.onIdle as SandboxCreateOptions["onIdle"],
     retentionSeconds: flags.retention,
     autoWake: flags.autoWake === false ? false : undefined,
+    hibernateMemory: flags.hibernateMemory === false ? false : undefined,
     fromSnapshot: flags.fromSnapshot,
     name: flags.name,
     tenant: flags.tenant,

@@ -10,7 +10,9 @@ interface Move {
   name: "hibernate" | "wake" | "pause" | "resume";
   summary: string;
   description: string;
-  act: (sandbox: Sandbox) => Promise<SandboxInfo>;
+  /** `--no-x` and what it means. */
+  option?: [string, string];
+  act: (sandbox: Sandbox, flags: { memory?: boolean }) => Promise<SandboxInfo>;
 }
 
 const MOVES: readonly Move[] = [
@@ -19,7 +21,9 @@ const MOVES: readonly Move[] = [
     summary: "put sandboxes to storage",
     description:
       "Writes memory, processes and files to storage; nothing stays in RAM. The next work wakes them where they were.",
-    act: (sandbox) => sandbox.hibernate(),
+    option: ["--no-memory", "their files alone: 'torpor wake' boots them from those, and no work does"],
+    // Not said is not yes: what a sandbox was made with holds.
+    act: (sandbox, { memory }) => sandbox.hibernate(memory === false ? { memory } : {}),
   },
   {
     name: "wake",
@@ -43,20 +47,21 @@ const MOVES: readonly Move[] = [
 
 /** `torpor hibernate|wake|pause|resume`: one after the other, so that a disk is not asked for everything at once. */
 export function registerSleep(program: Command, context: CliContext): void {
-  for (const { name, summary, description, act } of MOVES) {
-    program
-      .command(name)
+  for (const { name, summary, description, option, act } of MOVES) {
+    const verb = program.command(name);
+    if (option !== undefined) verb.option(...option);
+    verb
       .summary(summary)
       .description(description)
       .argument("<ids...>", "ids of the sandboxes")
-      .action(async (ids: string[], _flags: unknown, command: Command) => {
+      .action(async (ids: string[], flags: { memory?: boolean }, command: Command) => {
         const invocation = invocationOf(context, command);
         const { sandboxes } = clientFor(invocation);
         const done: SandboxInfo[] = [];
         const failures: string[] = [];
         for (const id of new Set(ids)) {
           try {
-            done.push(await act(await sandboxes.get(id)));
+            done.push(await act(await sandboxes.get(id), flags));
           } catch (error) {
             failures.push(failureMessage(error));
           }
@@ -69,5 +74,6 @@ export function registerSleep(program: Command, context: CliContext): void {
 }
 
 function line({ id, state, image }: SandboxInfo): string {
-  return image === null ? `${id} ${state}` : `${id} ${state} (${formatBytes(image.sizeBytes)})`;
+  if (image === null) return `${id} ${state}`;
+  return `${id} ${state} (${formatBytes(image.sizeBytes)}${image.memory ? "" : ", files alone"})`;
 }

@@ -5,10 +5,11 @@ import type { z } from "zod";
 /** Largest body of a request from the server, bytes. */
 const MAX_BODY_BYTES = 2 * 1024 * 1024;
 
-/** Reads and checks a JSON body. @throws CodedError `invalid_request` naming the field, or `payload_too_large` */
+/** Reads and checks a JSON body. @param whenEmpty what none stands for; default: it is refused. @throws CodedError `invalid_request` naming the field, or `payload_too_large` */
 export async function readJson<T extends z.ZodType>(
   incoming: IncomingMessage,
   schema: T,
+  whenEmpty?: z.input<T>,
 ): Promise<z.output<T>> {
   const chunks: Buffer[] = [];
   let bytes = 0;
@@ -20,7 +21,8 @@ export async function readJson<T extends z.ZodType>(
   }
   let json: unknown;
   try {
-    json = JSON.parse(Buffer.concat(chunks).toString("utf8"));
+    json =
+      bytes === 0 && whenEmpty !== undefined ? whenEmpty : JSON.parse(Buffer.concat(chunks).toString("utf8"));
   } catch {
     // The engine's message quotes the text, which may hold secrets.
     throw new CodedError("invalid_request", "the body is not JSON");

@@ -5,6 +5,7 @@ import { type Log, responseInsteadOfUpgrade } from "@torpor/base";
 import {
   CodedError,
   createSnapshotSchema,
+  hibernateSchema,
   END_REASONS,
   type EndReason,
   type HostHealth,
@@ -180,9 +181,17 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
     },
     {
       method: "POST",
-      pattern: /^\/v1\/machines\/([^/]+)\/(pause|resume|hibernate|wake)$/,
+      pattern: /^\/v1\/machines\/([^/]+)\/(pause|resume|wake)$/,
       answer: async ({ outgoing, parts: [id = "", verb] }) =>
-        json(outgoing, 200, await machines[verb as "pause" | "resume" | "hibernate" | "wake"](id)),
+        json(outgoing, 200, await machines[verb as "pause" | "resume" | "wake"](id)),
+    },
+    {
+      method: "POST",
+      pattern: /^\/v1\/machines\/([^/]+)\/hibernate$/,
+      answer: async ({ incoming, outgoing, parts: [id = ""] }) => {
+        const { memory } = await readJson(incoming, hibernateSchema, {});
+        json(outgoing, 200, await machines.hibernate(id, memory));
+      },
     },
     {
       method: "POST",

@@ -17,6 +17,8 @@ const manifestSchema = z.object({
    * for the children of one fork, and no longer than this process.
    */
   kind: z.enum(["hibernation", "snapshot", "fork"]),
+  /** False: it holds files alone, and is booted from. */
+  memory: z.boolean().default(true),
   machine_id: z.string(),
   tenant: z.string(),
   generation: z.number().int(),

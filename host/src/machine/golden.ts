@@ -5,7 +5,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { CodedError } from "@torpor/protocol";
 import type { Driver, MachineLimits, MachineRoot } from "../driver/driver.ts";
 import { sync } from "../sync.ts";
-import { GuestClient } from "./guest-client.ts";
+import { GuestClient, type GuestPreparation } from "./guest-client.ts";
 import type { TemplateManifest } from "../template/manifest.ts";
 import type { Slots } from "./slots.ts";
 
@@ -59,9 +59,32 @@ export async function findGolden(goldenDir: string, driver: Driver): Promise<Gol
     manifest.acceleration !== acceleration
   )
     return undefined;
-  const root = { imagePath: join(goldenDir, ROOT) };
+  const root = findRoot(goldenDir);
   // One baked by a Torpor that did not pack roots yet is none of this build.
-  return existsSync(root.imagePath) ? { imageDir: join(goldenDir, IMAGE), root } : undefined;
+  return root === undefined ? undefined : { imageDir: join(goldenDir, IMAGE), root };
+}
+
+/** The root filesystem that a template was packed into, for whatever build; undefined when there is none. */
+export function findRoot(goldenDir: string): MachineRoot | undefined {
+  const imagePath = join(goldenDir, ROOT);
+  return existsSync(imagePath) ? { imagePath } : undefined;
+}
+
+/** What the agent of a fresh boot is told of its template. */
+export function templatePreparation(
+  settings: Pick<TemplateManifest, "env" | "user" | "workdir" | "services">,
+): GuestPreparation {
+  return {
+    env: settings.env,
+    default_user: settings.user,
+    default_workdir: settings.workdir,
+    services: settings.services.map(({ name, command, user, ready }) => ({
+      name,
+      command,
+      user,
+      ready_url: ready === undefined ? undefined : `http://127.0.0.1:${ready.port}${ready.path}`,
+    })),
+  };
 }
 
 /** Boots the template cold, waits until the agent is up and locked, and checkpoints it. The rename is the commit. */
@@ -91,20 +114,8 @@ export async function bakeGolden(options: {
         "internal",
         "the guest agent of a fresh boot is not locked; a golden snapshot of it would hand out an open machine",
       );
-    const services = settings.services.map(({ name, command, user, ready }) => ({
-      name,
-      command,
-      user,
-      ready_url: ready === undefined ? undefined : `http://127.0.0.1:${ready.port}${ready.path}`,
-    }));
     await guest.prepare(
-      {
-        env: settings.env,
-        default_user: settings.user,
-        default_workdir: settings.workdir,
-        services,
-        services_timeout_ms: SERVICES_TIMEOUT_MS,
-      },
+      { ...templatePreparation(settings), services_timeout_ms: SERVICES_TIMEOUT_MS },
       PREPARE_TIMEOUT_MS,
     );
     await delay(SETTLE_MS);

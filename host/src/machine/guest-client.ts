@@ -15,6 +15,8 @@ export interface GuestPreparation {
   default_workdir?: string;
   services?: GuestService[];
   services_timeout_ms?: number;
+  /** A service that does not come up in that time is tried on, and fails nothing. */
+  services_may_fail?: boolean;
 }
 
 /** A program the guest agent starts, waits for, and starts anew when it dies. */

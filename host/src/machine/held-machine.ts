@@ -17,6 +17,7 @@ import { crashReason } from "./crash-reason.ts";
 import { isDoomed } from "../process-identity.ts";
 import { HeldState } from "./held-state.ts";
 import type { MachineParts } from "./machine-parts.ts";
+import { keepsMemory } from "./machine-record.ts";
 import { MetricHistory } from "./metric-history.ts";
 import type { Live, Phase } from "./phase.ts";
 import type { SnapshotOptions } from "./snapshots.ts";
@@ -77,12 +78,15 @@ export class HeldMachine {
   /**
    * Makes sure that it runs: waits for what is under way, resumes it, wakes it.
    *
-   * @throws CodedError as {@link HeldMachine.requireRunning}; `wrong_state` too when it sleeps and `auto_wake` is off
+   * @throws CodedError as {@link HeldMachine.requireRunning}; `wrong_state` too when it sleeps and `auto_wake` is off, or
+   *   its memory is gone
    */
   async awaken(): Promise<void> {
     while (this.#state.isBusy) await this.#state.join("running");
     const asleep = this.phase.name === "paused" || this.phase.name === "hibernated";
-    if (asleep && this.entry.spec.auto_wake) await this.wake();
+    // One without memory has lost its processes, which whoever asks for work may not know: that takes a word.
+    const isWhole = this.phase.name !== "hibernated" || this.entry.image?.memory !== false;
+    if (asleep && isWhole && this.entry.spec.auto_wake) await this.wake();
     this.requireRunning();
   }
 
@@ -152,12 +156,16 @@ export class HeldMachine {
     if (this.phase.name === "paused") resume(this.#state, this.phase.live);
   }
 
-  /** Puts it to storage. Idempotent, callers share one sleep; a failure leaves it running. */
-  async hibernate(cause?: "ttl"): Promise<Machine> {
+  /**
+   * Puts it to storage. Idempotent, callers share one sleep; a failure leaves it running.
+   *
+   * @param options.memory whether memory and processes are kept; default: as its spec says
+   */
+  async hibernate({ memory, cause }: { memory?: boolean | undefined; cause?: "ttl" } = {}): Promise<Machine> {
     while (this.#state.isBusy) if (await this.#state.join("hibernated")) return this.show();
     if (this.phase.name === "hibernated") return this.show();
     this.#resumeIfPaused();
-    await hibernate(this.#state, this.requireRunning(), cause);
+    await hibernate(this.#state, this.requireRunning(), memory ?? keepsMemory(this.entry), cause);
     return this.show();
   }
 
@@ -360,7 +368,7 @@ export class HeldMachine {
   }
 
   #sleepInBackground(cause: "idle" | "ttl"): void {
-    this.hibernate(cause === "ttl" ? cause : undefined).catch((error: unknown) =>
+    this.hibernate(cause === "ttl" ? { cause } : {}).catch((error: unknown) =>
       this.#sleepFailed(cause, error),
     );
   }

@@ -18,6 +18,11 @@ export interface LivingFacts {
   lastOomAt: number | null;
 }
 
+/** Whether it is put to sleep with its memory where nothing else is said; a journal of an earlier version says nothing. */
+export function keepsMemory({ spec }: Pick<MachineEntry, "spec">): boolean {
+  return (spec as { hibernate_memory?: boolean }).hibernate_memory ?? true;
+}
+
 /** Wire form of a journal entry. */
 export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
   const iso = (unixMs: number | null): string | null =>
@@ -53,6 +58,7 @@ export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
     on_expire: spec.on_expire,
     idle_timeout_seconds: spec.idle_timeout_seconds,
     on_idle: spec.on_idle,
+    hibernate_memory: keepsMemory(entry),
     retention_seconds: spec.retention_seconds,
     auto_wake: spec.auto_wake,
     last_activity_at: new Date(lastActivityAt).toISOString(),
@@ -66,6 +72,7 @@ export function toMachine(entry: MachineEntry, living?: LivingFacts): Machine {
             id: entry.image.id,
             size_bytes: entry.image.sizeBytes,
             created_at: new Date(entry.image.createdAt).toISOString(),
+            memory: entry.image.memory ?? true,
           },
     incarnations: entry.incarnations ?? [],
     took_ms: { hibernate: entry.tookMs?.hibernate ?? null, wake: entry.tookMs?.wake ?? null },

@@ -178,8 +178,9 @@ export class Machines {
     return this.#require(id).resume();
   }
 
-  async hibernate(id: string): Promise<Machine> {
-    return this.#require(id).hibernate();
+  /** @param memory whether memory and processes are kept; default: as its spec says */
+  async hibernate(id: string, memory?: boolean): Promise<Machine> {
+    return this.#require(id).hibernate({ memory });
   }
 
   async wake(id: string): Promise<Machine> {

@@ -1,10 +1,13 @@
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
 import type { Log } from "@torpor/base";
 import { CodedError, randomText } from "@torpor/protocol";
-import type { Driver, MachineHandle, MachinePlace } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
 import type { ImageManifest, ImageStore } from "../image/image-store.ts";
 import type { MachineEntry } from "../journal.ts";
 import { checkImageFits, type Headroom } from "./capacity.ts";
-import { GuestClient } from "./guest-client.ts";
+import { loadChanges, saveChanges } from "./guest-changes.ts";
+import { GuestClient, type GuestPreparation } from "./guest-client.ts";
 import type { SnapshotOptions } from "./snapshots.ts";
 
 /** Awaited with the place of a machine before an image goes into it. */
@@ -24,6 +27,24 @@ export interface RestoreTarget {
     signal: AbortSignal,
     onPlace: OnPlace,
   ): Promise<MachineHandle>;
+  /** Boots a template anew, as it was built. On an error nothing stays. @param onPlace as of {@link RestoreTarget.restore} */
+  boot(
+    templateHash: string,
+    diskMib: number,
+    limits: MachineLimits,
+    signal: AbortSignal,
+    onPlace: OnPlace,
+  ): Promise<MachineHandle>;
+  /** What a template is like. @throws CodedError `image_incompatible` when it is gone */
+  templateOf(templateHash: string): Promise<BootedTemplate>;
+}
+
+/** What is to be known of a template that is booted. */
+export interface BootedTemplate {
+  /** Nothing in it is newer, Unix seconds. */
+  newestUnix: number;
+  /** What its agent is told before it is anybody's. */
+  preparation: GuestPreparation;
 }
 
 export interface SleepOptions {
@@ -41,6 +62,14 @@ const HOOK_TIMEOUT_MS = 10_000;
 const ANSWER_TIMEOUT_MS = 10_000;
 const UP_TIMEOUT_MS = 60_000;
 
+/** The one file of an image without memory. */
+const CHANGES = "changes";
+/** Names, owners and attributes of the files lie in memory while it runs and not on its disk. */
+const CHANGES_OVERHEAD_MIB = 1024;
+/** For a notebook kernel that starts anew; whoever waits for a wake waits for it. */
+const SERVICES_TIMEOUT_MS = 60_000;
+const PREPARE_TIMEOUT_MS = SERVICES_TIMEOUT_MS + 15_000;
+
 /** A machine restored from an image, still locked. */
 export interface Restored {
   handle: MachineHandle;
@@ -56,7 +85,7 @@ export class Sleep {
   }
 
   /**
-   * Locks the guest and writes its memory and files to an image. The machine still stands afterwards, locked: the caller
+   * Locks the guest and writes its memory and files, or its files alone, to an image. The machine still stands afterwards, locked: the caller
    * ends it or unlocks it, from when `onCopied` is called, while the image is still being checked and made durable.
    *
    * @throws what failed; no image stays then
@@ -64,14 +93,15 @@ export class Sleep {
   async write(
     entry: MachineEntry,
     machine: { handle: MachineHandle; guest: GuestClient },
-    image: Pick<ImageManifest, "id" | "kind" | "name"> & Pick<SnapshotOptions, "defaults">,
+    image: Pick<ImageManifest, "id" | "kind" | "name" | "memory"> & Pick<SnapshotOptions, "defaults">,
     signal: AbortSignal,
     onCopied: () => void = () => {},
   ): Promise<ImageManifest> {
-    const { driver, images, headroom } = this.#options;
+    const { driver, images, headroom, target } = this.#options;
     const { spec } = entry;
     // Memory in use bounds the image from above, but for what was written to disk inside: checked again by the file system.
-    checkImageFits(driver.stats(machine.handle).memoryBytes / 1048576, headroom());
+    checkImageFits(image.memory ? driver.stats(machine.handle).memoryBytes / 1048576 : 0, headroom());
+    const template = image.memory ? undefined : await target.templateOf(entry.templateHash);
     // A hook that takes its time must not hold up a destroy.
     const cut = (): void => machine.guest.close();
     signal.addEventListener("abort", cut, { once: true });
@@ -89,6 +119,7 @@ export class Sleep {
         id,
         kind,
         name: image.name,
+        memory: image.memory,
         machine_id: entry.id,
         tenant: spec.tenant,
         generation: entry.generation,
@@ -105,12 +136,23 @@ export class Sleep {
         settings: { ...entry.settings, ...defaults, env: { ...entry.settings.env, ...defaults?.env } },
       },
       async (dataDir) => {
-        await driver.checkpoint(machine.handle, dataDir, signal);
+        if (template === undefined) await driver.checkpoint(machine.handle, dataDir, signal);
+        else {
+          await mkdir(dataDir);
+          await saveChanges(machine.guest, join(dataDir, CHANGES), {
+            hostKey: entry.hostKey,
+            newestUnix: template.newestUnix,
+            maxBytes: (spec.disk_mb + CHANGES_OVERHEAD_MIB) * 1048576,
+            checkRoom: () => checkImageFits(0, headroom()),
+            signal,
+          });
+          machine.guest.close();
+        }
         // It is to wake from this image: nothing may happen inside that the image does not know of.
         if (image.kind === "hibernation") await driver.pause(machine.handle);
         onCopied();
       },
-      growingFiles,
+      image.memory ? growingFiles : [CHANGES],
     );
   }
 
@@ -148,6 +190,40 @@ export class Sleep {
     }
   }
 
+  /**
+   * Boots the template of an image that holds files alone, and gives it those files. What the template runs is started
+   * anew, on them; one that does not come up keeps nothing back.
+   *
+   * @param onPlace as of {@link Sleep.restore}
+   * @throws CodedError `image_corrupt`, `image_incompatible`, or what failed; nothing stays then
+   */
+  async boot(manifest: ImageManifest, signal: AbortSignal, onPlace: OnPlace): Promise<Restored> {
+    const { images, target, clear, log } = this.#options;
+    const { id, template_hash: hash, disk_mb: diskMib, cpu, memory_mb: memoryMib } = manifest;
+    const { preparation } = await target.templateOf(hash);
+    const verified = images.verify(manifest);
+    verified.catch(() => {}); // looked at below, also when the boot fails first
+    let handle: MachineHandle | undefined;
+    let guest: GuestClient | undefined;
+    try {
+      handle = await target.boot(hash, diskMib, { cpu, memoryMib }, signal, onPlace);
+      guest = new GuestClient(handle.place.address);
+      const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
+      if (!locked) throw new CodedError("internal", `the machine booted for image ${id} is not locked`);
+      await verified;
+      const loaded = await loadChanges(guest, join(images.dataDir(id), CHANGES), signal);
+      if (loaded.skipped > 0)
+        log.warn({ op: "image.boot", outcome: "skipped", sandboxId: manifest.machine_id, ...loaded });
+      await prepareServices(guest, preparation, signal);
+      return { handle, guest };
+    } catch (error) {
+      guest?.close();
+      if (handle !== undefined) await clear(handle.place.slot);
+      await verified;
+      throw error;
+    }
+  }
+
   /** @throws CodedError `image_incompatible` saying what differs */
   checkCompatible(manifest: ImageManifest): void {
     const { name, version, acceleration } = this.#options.driver.info;
@@ -160,6 +236,23 @@ export class Sleep {
         { details: { made_by: made, host_has: has } },
       );
     }
+  }
+}
+
+async function prepareServices(
+  guest: GuestClient,
+  preparation: GuestPreparation,
+  signal: AbortSignal,
+): Promise<void> {
+  const cut = (): void => guest.close();
+  signal.addEventListener("abort", cut, { once: true });
+  try {
+    await guest.prepare(
+      { ...preparation, services_timeout_ms: SERVICES_TIMEOUT_MS, services_may_fail: true },
+      PREPARE_TIMEOUT_MS,
+    );
+  } finally {
+    signal.removeEventListener("abort", cut);
   }
 }
 

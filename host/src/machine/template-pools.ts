@@ -1,11 +1,11 @@
 import type { Clock, Gate, Log } from "@torpor/base";
 import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
-import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
 import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
-import { bakeGolden, findGolden, goldenName } from "./golden.ts";
+import { bakeGolden, findGolden, findRoot, goldenName, templatePreparation } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
 import type { MachineSource } from "./machine-parts.ts";
-import type { OnPlace, RestoreTarget } from "./sleep.ts";
+import type { BootedTemplate, OnPlace, RestoreTarget } from "./sleep.ts";
 import { Pool, type PristineMachine } from "./pool.ts";
 import type { Slots } from "./slots.ts";
 
@@ -85,7 +85,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     signal: AbortSignal,
     onPlace: OnPlace,
   ): Promise<MachineHandle> {
-    const { store, slots, driver, limits, restoreGate } = this.#options;
+    const { store, driver, limits } = this.#options;
     for (const opening of this.#open.values()) {
       const open = await opening.catch(() => undefined);
       if (open?.template.hash === templateHash) return open.pool.restore(diskMib, imageDir, signal, onPlace);
@@ -93,18 +93,46 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     const template = await store.find(templateHash);
     const golden =
       template === undefined ? undefined : await findGolden(template.goldenDir(goldenName(driver)), driver);
-    if (golden === undefined) {
-      throw new CodedError(
-        "image_incompatible",
-        `the template it stands on (${templateHash.slice(0, 16)}) is not on this host any more; build it again`,
-        { details: { template_hash: templateHash } },
-      );
-    }
+    if (golden === undefined) throw templateGone(templateHash);
+    return this.#inNewPlace(diskMib, onPlace, (place) =>
+      driver.start(golden.root, place, limits, imageDir, signal),
+    );
+  }
+
+  async boot(
+    templateHash: string,
+    diskMib: number,
+    limits: MachineLimits,
+    signal: AbortSignal,
+    onPlace: OnPlace,
+  ): Promise<MachineHandle> {
+    const { store, driver } = this.#options;
+    const template = await store.find(templateHash);
+    const root = template === undefined ? undefined : findRoot(template.goldenDir(goldenName(driver)));
+    if (root === undefined) throw templateGone(templateHash);
+    return this.#inNewPlace(diskMib, onPlace, (place) => driver.boot(root, place, limits, signal));
+  }
+
+  async templateOf(templateHash: string): Promise<BootedTemplate> {
+    const template = await this.#options.store.find(templateHash);
+    if (template === undefined) throw templateGone(templateHash);
+    const { manifest } = template;
+    // What a recipe sets may be in the future; what was built then was not.
+    const newestUnix = Math.min(manifest.sourceDateEpoch, Math.ceil(Date.parse(manifest.builtAt) / 1000));
+    return { newestUnix, preparation: templatePreparation(manifest) };
+  }
+
+  #inNewPlace(
+    diskMib: number,
+    onPlace: OnPlace,
+    start: (place: MachinePlace) => Promise<MachineHandle>,
+  ): Promise<MachineHandle> {
+    const { slots, restoreGate } = this.#options;
     return restoreGate.run(async () => {
       const place = await slots.make(diskMib, "internet");
       try {
         await onPlace(place);
-        return await driver.start(golden.root, place, limits, imageDir, signal);
+        return await start(place);
       } catch (error) {
         await slots.clear(place.slot);
         throw error;
@@ -264,4 +292,12 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     this.#open.clear();
     for (const outcome of settled) if (outcome.status === "fulfilled") await outcome.value.pool.stop();
   }
+}
+
+function templateGone(hash: string): CodedError {
+  return new CodedError(
+    "image_incompatible",
+    `the template it stands on (${hash.slice(0, 16)}) is not on this host any more; build it again`,
+    { details: { template_hash: hash } },
+  );
 }

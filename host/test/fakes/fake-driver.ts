@@ -135,12 +135,14 @@ export class FakeDriver implements Driver {
     await this.#step("restore", signal);
     this.restored.push(place.slot);
     const machine = this.machine(place.slot);
+    let files = "";
     if (imageDir !== "") {
-      const image = JSON.parse(await readFile(join(imageDir, IMAGE_FILE), "utf8")) as Pick<
-        FakeMachine,
-        "memory"
-      >;
+      const image = JSON.parse(await readFile(join(imageDir, IMAGE_FILE), "utf8")) as {
+        memory: string;
+        files: string;
+      };
       machine.memory = image.memory;
+      files = image.files;
     }
     machine.guest = await FakeGuest.listen(
       place.address,
@@ -148,6 +150,7 @@ export class FakeDriver implements Driver {
       () => this.runningExecs,
       !this.restoresUnlocked,
     );
+    machine.guest.files = files;
   }
 
   async start(
@@ -181,7 +184,7 @@ export class FakeDriver implements Driver {
     if (guest?.locked !== true) throw new Error("the fake driver was to photograph an open machine");
     await mkdir(imageDir, { recursive: true });
     await this.#step("checkpoint", signal);
-    await writeFile(join(imageDir, IMAGE_FILE), JSON.stringify({ memory }));
+    await writeFile(join(imageDir, IMAGE_FILE), JSON.stringify({ memory, files: guest.files }));
   }
 
   limit({ place }: MachineHandle, limits: MachineLimits): void {

@@ -1,4 +1,4 @@
-import { createServer, type IncomingMessage, type Server } from "node:http";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { GUEST_PORT } from "@torpor/protocol";
 
 /** How the agent takes `init`. */
@@ -22,6 +22,10 @@ export class FakeGuest {
   silent = false;
   freezes = 0;
   locked = true;
+  /** What it has changed since its template. */
+  files = "";
+  /** How a stream of them ends. */
+  streams: "whole" | "says that it failed" | "breaks off" = "whole";
   readonly #server: Server;
   readonly #behaviour: () => InitBehaviour;
 
@@ -32,6 +36,10 @@ export class FakeGuest {
     this.#runningExecs = runningExecs;
     this.#server = createServer((incoming, outgoing) => {
       void bodyOf(incoming).then((body) => {
+        if (incoming.url?.startsWith("/torpor/changes") === true) {
+          this.#carry(incoming.method ?? "", body, outgoing);
+          return;
+        }
         const { status, json } = this.#answer(incoming.url ?? "", body) ?? {};
         if (status === undefined) return; // hangs
         outgoing
@@ -54,6 +62,21 @@ export class FakeGuest {
       guest.#server.listen(GUEST_PORT, address, resolve);
     });
     return guest;
+  }
+
+  #carry(method: string, body: string, outgoing: ServerResponse): void {
+    if (!this.locked) outgoing.writeHead(409).end();
+    else if (method === "PUT") {
+      this.files = body;
+      outgoing.end(JSON.stringify({ entries: 1, removed: 0, skipped: 0 }));
+    } else {
+      outgoing.writeHead(200, { trailer: "x-torpor-packed, x-torpor-failed" });
+      outgoing.write(this.files);
+      if (this.streams === "breaks off") outgoing.destroy();
+      else if (this.streams === "whole") outgoing.addTrailers({ "x-torpor-packed": "{}" });
+      else outgoing.addTrailers({ "x-torpor-failed": '"reading /a failed"' });
+      outgoing.end();
+    }
   }
 
   #answer(path: string, body: string): { status: number; json?: unknown } | undefined {

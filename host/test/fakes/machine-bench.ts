@@ -2,6 +2,7 @@ import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Clock, FakeClock, SecretValues, silentLog } from "@torpor/base";
+import type { MachineHandle } from "../../src/driver/driver.ts";
 import { ImageStore } from "../../src/image/image-store.ts";
 import { Journal, type MachineEntry } from "../../src/journal.ts";
 import { EventFeed } from "../../src/machine/event-feed.ts";
@@ -9,7 +10,7 @@ import { GuestClient } from "../../src/machine/guest-client.ts";
 import { MachineJournal } from "../../src/machine/machine-journal.ts";
 import type { MachineSource } from "../../src/machine/machine-parts.ts";
 import { type Adoption, Machines } from "../../src/machine/machines.ts";
-import { Sleep } from "../../src/machine/sleep.ts";
+import { type OnPlace, Sleep } from "../../src/machine/sleep.ts";
 import { Slots } from "../../src/machine/slots.ts";
 import { SecretBox } from "../../src/secret-box.ts";
 import { FakeDriver } from "./fake-driver.ts";
@@ -81,26 +82,28 @@ export class MachineBench {
         }
       },
     };
+    const start = async (
+      diskMib: number,
+      imageDir: string,
+      signal: AbortSignal,
+      onPlace: OnPlace,
+    ): Promise<MachineHandle> => {
+      const place = await this.slots.make(diskMib, "internet");
+      try {
+        await onPlace(place);
+        return await this.driver.start({ imagePath: "" }, place, { cpu: 1, memoryMib: 1 }, imageDir, signal);
+      } catch (error) {
+        await this.slots.clear(place.slot);
+        throw error;
+      }
+    };
     const sleep = new Sleep({
       driver: this.driver,
       images: this.images,
       target: {
-        restore: async (_hash, diskMib, imageDir, signal, onPlace) => {
-          const place = await this.slots.make(diskMib, "internet");
-          try {
-            await onPlace(place);
-            return await this.driver.start(
-              { imagePath: "" },
-              place,
-              { cpu: 1, memoryMib: 1 },
-              imageDir,
-              signal,
-            );
-          } catch (error) {
-            await this.slots.clear(place.slot);
-            throw error;
-          }
-        },
+        restore: (_hash, diskMib, imageDir, signal, onPlace) => start(diskMib, imageDir, signal, onPlace),
+        boot: (_hash, diskMib, _limits, signal, onPlace) => start(diskMib, "", signal, onPlace),
+        templateOf: () => Promise.resolve({ newestUnix: 1, preparation: {} }),
       },
       clear: (slot) => this.slots.clear(slot),
       headroom: () => this.free,

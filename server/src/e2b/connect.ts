@@ -26,6 +26,7 @@ export async function extend(
 /**
  * Makes sure that it runs, for `seconds` from now at least. What it is set to do at its timeout stays.
  *
+ * @param options.withMemory false: one that is paused boots from its files. One that runs is left alone
  * @returns whether it had to be resumed
  * @throws CodedError sandbox_not_found, sandbox_ended, and what the host refused: it sleeps on then
  */
@@ -33,10 +34,18 @@ export async function connect(
   parts: LifecycleParts,
   scope: TenantScope,
   id: string,
-  seconds: number,
+  { seconds, withMemory = true }: { seconds: number; withMemory?: boolean },
 ): Promise<{ record: SandboxRecord; isResumed: boolean }> {
   const { record } = await parts.sandboxes.requireLiving(scope, id);
-  if (isPaused(record)) return { record: await resume(parts, scope, record, seconds), isResumed: true };
+  if (isPaused(record)) {
+    let resumed = await resume(parts, scope, record, seconds);
+    // Its image holds both in one: it is let go on for the moment that it takes to save the files alone.
+    if (!withMemory && record.image?.memory !== false) {
+      await parts.sandboxes.move(scope, id, "hibernate", false);
+      resumed = await parts.sandboxes.move(scope, id, "wake");
+    }
+    return { record: resumed, isResumed: true };
+  }
   // It may be falling asleep, or have done so unseen: asked to wake, its host waits for that, and leaves one that runs alone.
   const awake = await parts.sandboxes.move(scope, id, "wake");
   return {

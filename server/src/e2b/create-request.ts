@@ -73,8 +73,6 @@ export function createRequest(
   const autoPause = body.autoPause === true;
   if (body.autoPauseMemory === false && (!autoPause || autoResume))
     throw refused("autoPauseMemory", "may be false only with autoPause, and without autoResume");
-  if (body.autoPauseMemory === false)
-    throw notYet("autoPauseMemory: false", "a paused sandbox keeps its memory; leave it out");
   if (autoResume && !autoPause)
     throw refused("autoResume", "needs autoPause: what is killed at its timeout cannot be resumed");
   const request = checkInput(
@@ -84,6 +82,7 @@ export function createRequest(
       ttl_seconds: ttlSeconds,
       on_expire: autoPause ? "hibernate" : "destroy",
       auto_wake: autoResume,
+      hibernate_memory: body.autoPauseMemory !== false,
       metadata: body.metadata ?? {},
       env: body.envVars ?? {},
       network: networkRequest(body.allow_internet_access ?? undefined, network ?? undefined),

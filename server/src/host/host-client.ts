@@ -119,9 +119,18 @@ export class HostClient {
     return this.#json("PATCH", machinePath(machine), { body: jsonBody(update), repeatable: true });
   }
 
-  /** Pauses, resumes, hibernates or wakes the machine; joins one under way. Idempotent. */
-  moveMachine(machine: OwnedMachine, verb: "pause" | "resume" | "hibernate" | "wake"): Promise<Machine> {
+  /**
+   * Pauses, resumes, hibernates or wakes the machine; joins one under way. Idempotent.
+   *
+   * @param memory whether a hibernation keeps it; default: as the machine's spec says
+   */
+  moveMachine(
+    machine: OwnedMachine,
+    verb: "pause" | "resume" | "hibernate" | "wake",
+    memory?: boolean,
+  ): Promise<Machine> {
     return this.#json("POST", `${machinePath(machine)}/${verb}`, {
+      ...(memory === undefined ? {} : { body: jsonBody({ memory }) }),
       repeatable: true,
       headTimeoutMs: IMAGE_TIMEOUT_MS,
     });

@@ -1,6 +1,7 @@
 import {
   canonicalNetwork,
   CodedError,
+  hibernateSchema,
   isEnding,
   type Lifecycle,
   lifecycleSchema,
@@ -30,12 +31,12 @@ const MOVES = {
   hibernate: {
     summary: "Put a sandbox to storage",
     description:
-      "Memory, processes and files go to one image; nothing of it stays in RAM. The call of a command that runs ends with outcome `lost`; the command itself, like everything inside, goes on after the wake and is followed by its exec_id. A failure leaves the sandbox running. Joins a hibernation under way.",
+      "With `memory: false` its files alone, see there. Else memory, processes and files go to one image; nothing of it stays in RAM. The call of a command that runs ends with outcome `lost`; the command itself, like everything inside, goes on after the wake and is followed by its exec_id. A failure leaves the sandbox running. Joins a hibernation under way.",
   },
   wake: {
     summary: "Wake a hibernated sandbox",
     description:
-      "The next generation of the same sandbox: same id, same processes. Joins a wake under way; resumes a paused one. A failure leaves it hibernated.",
+      "The next generation of the same sandbox: same id, same processes, or, of one that sleeps without memory, a fresh boot with the same files. Joins a wake under way; resumes a paused one. A failure leaves it hibernated.",
   },
 } as const;
 
@@ -65,11 +66,12 @@ export function addLifecycleRoutes(deps: RouteDeps): void {
         tag: "lifecycle",
         ...MOVES[verb],
         scope: "sandbox:write",
+        ...(verb === "hibernate" ? { body: hibernateSchema } : {}),
         answers: { 200: { description: "The sandbox afterwards", schema: sandboxSchema } },
       },
       async (call) => {
         // Repeating it does no harm, so a key needs no memory.
-        const record = await sandboxes.move(call.caller.scope, call.param("id"), verb);
+        const record = await sandboxes.move(call.caller.scope, call.param("id"), verb, call.body?.memory);
         if (verb === "resume" || verb === "wake") activity.note(record);
         return { status: 200, body: shownSandbox(deps, record) };
       },
@@ -230,6 +232,7 @@ function lifecycleOf(
     reason: sandbox.reason,
     persistent: sandbox.persistent,
     auto_wake: sandbox.auto_wake,
+    hibernate_memory: sandbox.hibernate_memory,
     clocks: {
       ttl: {
         seconds: ttlAt === null ? null : Math.max(0, Math.ceil((Date.parse(ttlAt) - counted) / 1_000)),

@@ -26,6 +26,7 @@ export interface CreatePlan {
   onIdle: OnIdle;
   retentionSeconds: number | null;
   autoWake: boolean;
+  hibernateMemory: boolean;
   metadata: Record<string, string>;
   env: Record<string, string>;
   /** Handed to the host and kept nowhere here. */
@@ -94,6 +95,7 @@ export function createPlan(
     onIdle: request.on_idle ?? "hibernate",
     retentionSeconds: request.retention_seconds ?? null,
     autoWake: request.auto_wake,
+    hibernateMemory: request.hibernate_memory,
     metadata: request.metadata,
     env: request.env,
     secrets: request.secrets,

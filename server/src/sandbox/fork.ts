@@ -80,6 +80,7 @@ function childPlan(
     onIdle: parent.onIdle,
     retentionSeconds: parent.retentionSeconds,
     autoWake: parent.autoWake,
+    hibernateMemory: parent.hibernateMemory,
     metadata: { ...parent.metadata, ...request.metadata },
     env: {}, // the host keeps the parent's with the snapshot, and its secrets
     secrets: request.secrets ?? {},

@@ -135,7 +135,9 @@ function tookMs(record: SandboxRecord, { state, generation, took_ms: took }: Mac
 }
 
 function shownImage({ image }: Machine): Sandbox["image"] {
-  return image === null ? null : { size_bytes: image.size_bytes, created_at: image.created_at };
+  return image === null
+    ? null
+    : { size_bytes: image.size_bytes, created_at: image.created_at, memory: image.memory };
 }
 
 /** What the machine says that its record does not: one statement's worth, empty when they agree. */
@@ -153,6 +155,7 @@ export function differences(record: SandboxRecord, machine: Machine): SandboxCha
   if (machine.retention_seconds !== record.retentionSeconds)
     changes.retentionSeconds = machine.retention_seconds;
   if (machine.auto_wake !== record.autoWake) changes.autoWake = machine.auto_wake;
+  if (machine.hibernate_memory !== record.hibernateMemory) changes.hibernateMemory = machine.hibernate_memory;
   if (!sameNetwork(machine.network, record.network)) changes.network = machine.network;
   if (machine.image?.created_at !== record.image?.created_at) changes.image = shownImage(machine);
   const told = toldHoldings(machine);

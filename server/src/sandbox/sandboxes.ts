@@ -16,7 +16,7 @@ import type { TenantScope } from "../auth/tenant-scope.ts";
 import type { PlacedHost, Placement } from "../host/placement.ts";
 import type { AccountRecord, AccountStore } from "../store/account-store.ts";
 import { isLimited } from "../store/quota.ts";
-import type { SandboxRecord } from "../store/sandbox-record.ts";
+import { type SandboxRecord, wakesForWork } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 import type { SnapshotStore } from "../store/snapshot-store.ts";
 import { type CreatePlan, createPlan, refused, snapshotNotFound } from "./create-plan.ts";
@@ -211,6 +211,7 @@ export class Sandboxes {
         on_idle: record.onIdle,
         retention_seconds: record.retentionSeconds,
         auto_wake: record.autoWake,
+        hibernate_memory: record.hibernateMemory,
         ttl_on_wake_seconds: record.e2b?.wakeTtlSeconds ?? null,
         max_lifetime_unix_ms: record.maxLifetimeAt,
         from_snapshot: plan.fromSnapshot?.id ?? null,
@@ -301,17 +302,19 @@ export class Sandboxes {
    * The caller's sandbox and its host, for work: one that sleeps is woken. One that fell asleep a moment ago, so that its
    * record does not say so yet, is woken by its host when the work arrives.
    *
-   * @throws CodedError as {@link Sandboxes.requireLiving}; wrong_state when it sleeps and is not to be woken by work
+   * @throws CodedError as {@link Sandboxes.requireLiving}; wrong_state when it sleeps and is not to be woken by work, as one
+   *   is not that has lost its processes
    */
   async requireRunning(scope: TenantScope, id: string): Promise<{ record: SandboxRecord; host: PlacedHost }> {
     const { record, host } = await this.requireLiving(scope, id);
     if (record.state === "running") return { record, host };
-    const current = record.autoWake ? record : await this.#followLiving(record);
+    const current = wakesForWork(record) ? record : await this.#followLiving(record);
     if (current.state === "running") return { record: current, host };
-    if (!current.autoWake) {
+    if (!wakesForWork(current)) {
+      const why = current.autoWake ? "its memory was not kept" : "auto_wake is off";
       throw new CodedError(
         "wrong_state",
-        `sandbox ${id} is ${current.state} and auto_wake is off, so work does not wake it; wake it first with POST /v1/sandboxes/${id}/wake`,
+        `sandbox ${id} is ${current.state} and ${why}, so work does not wake it; wake it first with POST /v1/sandboxes/${id}/wake`,
         { details: { state: current.state } },
       );
     }
@@ -325,7 +328,7 @@ export class Sandboxes {
   /** For a visit of a preview URL that may wake what sleeps: within its owner's limits, as any wake. @throws as {@link Sandboxes.move} */
   async wakeForVisit(record: SandboxRecord, host: PlacedHost): Promise<void> {
     // One that is not to be woken by work its host refuses to wake.
-    if (record.state !== "hibernated" || !record.autoWake) return;
+    if (record.state !== "hibernated" || !wakesForWork(record)) return;
     await this.#follower.inNameOf("system:preview", record.id, async () => {
       await this.#wake(record, host);
       await this.#follower.follow(record);
@@ -354,17 +357,23 @@ export class Sandboxes {
     }
   }
 
-  /** Pauses, resumes, hibernates or wakes a sandbox; joins one under way. @throws CodedError what the host refused */
+  /**
+   * Pauses, resumes, hibernates or wakes a sandbox; joins one under way.
+   *
+   * @param memory whether a hibernation keeps it; default: as the sandbox's `hibernate_memory`
+   * @throws CodedError what the host refused
+   */
   async move(
     scope: TenantScope,
     id: string,
     verb: "pause" | "resume" | "hibernate" | "wake",
+    memory?: boolean,
   ): Promise<SandboxRecord> {
     const { record, host } = await this.requireLiving(scope, id);
     return await this.#follower.inNameOf(scope.keyId, id, async () => {
       try {
         if (verb === "wake") await this.#wake(record, host);
-        else await host.client.moveMachine(record, verb);
+        else await host.client.moveMachine(record, verb, memory);
       } catch (error) {
         if (error instanceof CodedError && error.code === "sandbox_ended")
           await this.#follower.follow(record);

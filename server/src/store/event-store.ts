@@ -312,6 +312,7 @@ function wireChanges(changes: SandboxChanges): Record<string, unknown> {
   if (changes.onIdle !== undefined) wire["on_idle"] = changes.onIdle;
   if (changes.retentionSeconds !== undefined) wire["retention_seconds"] = changes.retentionSeconds;
   if (changes.autoWake !== undefined) wire["auto_wake"] = changes.autoWake;
+  if (changes.hibernateMemory !== undefined) wire["hibernate_memory"] = changes.hibernateMemory;
   if (changes.network !== undefined) wire["network"] = changes.network;
   if (changes.tookMs !== undefined) wire["took_ms"] = changes.tookMs;
   return wire;

@@ -300,6 +300,14 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
     },
     "0009_usage": usageMigration(types),
     "0010_templates": templateMigration(types),
+    "0011_hibernate_memory": {
+      async up(db: Kysely<unknown>): Promise<void> {
+        await db.schema
+          .alterTable("sandboxes")
+          .addColumn("hibernate_memory", "integer", (column) => column.notNull().defaultTo(1))
+          .execute();
+      },
+    },
   };
 }
 

@@ -26,6 +26,7 @@ export interface NewSandbox {
   onIdle: OnIdle;
   retentionSeconds: number | null;
   autoWake: boolean;
+  hibernateMemory: boolean;
   /** Default null: none. */
   maxLifetimeAt?: number | null;
   /** Default null: not made through E2B's API. */
@@ -55,6 +56,7 @@ export function newSandboxRow(scope: TenantScope, sandbox: NewSandbox): Insertab
     on_idle: sandbox.onIdle,
     retention_seconds: sandbox.retentionSeconds,
     auto_wake: sandbox.autoWake ? 1 : 0,
+    hibernate_memory: sandbox.hibernateMemory ? 1 : 0,
     image: null,
     host: sandbox.host,
     attestation: null,

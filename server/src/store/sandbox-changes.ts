@@ -15,6 +15,7 @@ export interface SandboxChanges {
   onIdle?: OnIdle;
   retentionSeconds?: number | null;
   autoWake?: boolean;
+  hibernateMemory?: boolean;
   network?: NetworkPolicy;
   reason?: string;
   driver?: string;
@@ -53,6 +54,7 @@ export function changedColumns(changes: SandboxChanges): Updateable<SandboxTable
   if (changes.onIdle !== undefined) set.on_idle = changes.onIdle;
   if (changes.retentionSeconds !== undefined) set.retention_seconds = changes.retentionSeconds;
   if (changes.autoWake !== undefined) set.auto_wake = changes.autoWake ? 1 : 0;
+  if (changes.hibernateMemory !== undefined) set.hibernate_memory = changes.hibernateMemory ? 1 : 0;
   if (changes.network !== undefined) set.network = networkColumn(changes.network);
   return set;
 }

@@ -42,6 +42,7 @@ export interface SandboxRecord {
   readonly onIdle: OnIdle;
   readonly retentionSeconds: number | null;
   readonly autoWake: boolean;
+  readonly hibernateMemory: boolean;
   /** What it wakes from; null unless it is hibernated. */
   readonly image: Sandbox["image"];
   readonly host: string;
@@ -103,7 +104,9 @@ function readSandboxRow(row: Selectable<SandboxTable>): SandboxRecord {
     onIdle: row.on_idle,
     retentionSeconds: row.retention_seconds,
     autoWake: row.auto_wake !== 0,
-    image: row.image === null ? null : (parseJsonColumn(row.image) as Sandbox["image"]),
+    hibernateMemory: row.hibernate_memory !== 0,
+    // Earlier versions kept memory always, and did not say so.
+    image: row.image === null ? null : { memory: true, ...(parseJsonColumn(row.image) as KeptImage) },
     host: row.host,
     attestation:
       row.attestation === null
@@ -166,6 +169,7 @@ export function toSandbox(record: SandboxRecord, lastActivityAt: number = record
     on_idle: record.onIdle,
     retention_seconds: record.retentionSeconds,
     auto_wake: record.autoWake,
+    hibernate_memory: record.hibernateMemory,
     image: record.image,
     generation: record.generation,
     host: record.host,
@@ -177,4 +181,11 @@ export function toSandbox(record: SandboxRecord, lastActivityAt: number = record
     ended_at: isoOrNull(record.endedAt),
     attestation: record.attestation,
   };
+}
+
+type KeptImage = Omit<NonNullable<Sandbox["image"]>, "memory">;
+
+/** Whether work asked of it wakes it: not one that has lost its processes, which whoever asks may not know. */
+export function wakesForWork({ autoWake, image }: Pick<SandboxRecord, "autoWake" | "image">): boolean {
+  return autoWake && image?.memory !== false;
 }

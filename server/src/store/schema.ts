@@ -28,7 +28,8 @@ export interface SandboxTable {
   retention_seconds: number | null;
   /** 0 or 1. */
   auto_wake: number;
-  /** Of what it wakes from: `{size_bytes, created_at}`; null unless it is hibernated. */
+  hibernate_memory: number;
+  /** Of what it wakes from: `{size_bytes, created_at, memory}`; null unless it is hibernated. */
   image: ColumnType<unknown, string | null, string | null>;
   host: string;
   attestation: ColumnType<unknown, string | null, string | null>;

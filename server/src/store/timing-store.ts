@@ -74,6 +74,8 @@ function toMove({ sandbox_id: sandboxId, at, body, template, created_at: created
   const { state, previous_state: from, changes } = JSON.parse(body) as EventBody;
   const common = { sandboxId, template, at, imageBytes: null };
   const tookMs = changes.took_ms ?? null;
+  // Of a sleep without memory nothing is to be learnt for those with it.
+  if (state === "hibernated" && changes.image?.memory === false) return [];
   if (state === "hibernated")
     return [{ ...common, what: "hibernate", tookMs, imageBytes: changes.image?.size_bytes ?? null }];
   if (from === "waking") return [{ ...common, what: "wake", tookMs }];
@@ -84,5 +86,5 @@ function toMove({ sandbox_id: sandboxId, at, body, template, created_at: created
 interface EventBody {
   state: SandboxState;
   previous_state: SandboxState | null;
-  changes: { took_ms?: number; image?: { size_bytes: number } | null };
+  changes: { took_ms?: number; image?: { size_bytes: number; memory?: boolean } | null };
 }

@@ -100,7 +100,8 @@ export async function findImage(held: HeldState): Promise<ImageManifest | undefi
 export function adoptAsleep(held: HeldState, image: ImageManifest): Promise<void> {
   const createdAt = Date.parse(image.created_at);
   const createdMoment = momentOf(createdAt, held.parts.clock);
-  held.entry.image = { id: image.id, sizeBytes: image.size_bytes, createdAt, createdMoment };
+  const { id, size_bytes: sizeBytes, memory } = image;
+  held.entry.image = { id, sizeBytes, createdAt, createdMoment, memory };
   held.takeOffDoneTtl();
   return rest(held, held.entry.slot);
 }

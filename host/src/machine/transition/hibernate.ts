@@ -17,12 +17,16 @@ const FINISH_WITHIN_MS = 2000;
 /** So many children of a fork are made beside each other. */
 const COPIES_AT_ONCE = 8;
 
-/** Puts a running machine to storage; a failure leaves it running. */
-export function hibernate(held: HeldState, live: Live, cause?: "ttl"): Promise<void> {
-  return held.move("hibernated", live, (signal) => fallAsleep(held, live, signal), cause);
+/**
+ * Puts a running machine to storage; a failure leaves it running.
+ *
+ * @param memory false: its files alone; its processes end with it
+ */
+export function hibernate(held: HeldState, live: Live, memory: boolean, cause?: "ttl"): Promise<void> {
+  return held.move("hibernated", live, (signal) => fallAsleep(held, live, memory, signal), cause);
 }
 
-async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Promise<void> {
+async function fallAsleep(held: HeldState, live: Live, memory: boolean, signal: AbortSignal): Promise<void> {
   const { entry } = held;
   const { sleep, images, journal, clock, log } = held.parts;
   const startedAt = clock.monotonic();
@@ -34,11 +38,11 @@ async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Pro
     entry.state = "hibernating";
     journal.commit(entry);
     await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
-    image = await sleep.write(entry, live, { id, kind: "hibernation", name: null }, signal);
+    image = await sleep.write(entry, live, { id, kind: "hibernation", name: null, memory }, signal);
     entry.state = "hibernated";
     const createdAt = clock.now();
     const createdMoment = momentOf(createdAt, clock);
-    entry.image = { id, sizeBytes: image.size_bytes, createdAt, createdMoment };
+    entry.image = { id, sizeBytes: image.size_bytes, createdAt, createdMoment, memory };
     putTtlBack = held.takeOffDoneTtl();
     entry.lastActivityAt = held.activity.lastAt;
     entry.tookMs = { ...entry.tookMs, hibernate: held.elapsedMs(startedAt) };
@@ -61,6 +65,7 @@ async function fallAsleep(held: HeldState, live: Live, signal: AbortSignal): Pro
     sandboxId: entry.id,
     tenant: entry.spec.tenant,
     bytes: image.size_bytes,
+    memory,
     durationMs: held.elapsedMs(startedAt),
   });
 }
@@ -108,7 +113,8 @@ export async function snapshot(
       journal.commit(held.entry);
       slots.expect(Math.min(copies, COPIES_AT_ONCE));
       await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
-      const image = { id: snapshotId, kind: copies > 0 ? "fork" : "snapshot", name, defaults } as const;
+      const kind = copies > 0 ? "fork" : "snapshot";
+      const image = { id: snapshotId, kind, name, defaults, memory: true } as const;
       // It goes on as soon as its memory is copied; whether the copy is whole and durable is waited for below.
       await new Promise<void>((resolve, reject) => {
         writing = sleep.write(held.entry, live, image, signal, resolve);

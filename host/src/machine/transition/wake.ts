@@ -1,4 +1,5 @@
 import { CodedError } from "@torpor/protocol";
+import type { MachinePlace } from "../../driver/driver.ts";
 import { checkMemory } from "../capacity.ts";
 import type { HeldState } from "../held-state.ts";
 import { bindIncarnation } from "../incarnations.ts";
@@ -33,15 +34,18 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
     entry.state = "waking";
     journal.commit(entry);
     const origin = { source: "image", from: manifest.id, generation: entry.generation + 1 } as const;
-    restored = await sleep.restore(manifest, signal, async (place) => {
+    const takePlace = async (place: MachinePlace): Promise<void> => {
       bindIncarnation(entry, place, origin, held.parts);
       await enforceNetwork(entry, place.slot, held.parts);
-    });
+    };
+    restored = manifest.memory
+      ? await sleep.restore(manifest, signal, takePlace)
+      : await sleep.boot(manifest, signal, takePlace);
     slot = restored.handle.place.slot;
     const incarnation = {
       generation: entry.generation + 1,
       machine_id: entry.machineId,
-      previous_host_key: manifest.host_key,
+      ...(manifest.memory ? { previous_host_key: manifest.host_key } : {}), // a fresh boot has had none
     };
     putTtlBack = held.renewTtl();
     await unlock(entry, restored, incarnation, held.parts, signal);

@@ -12,7 +12,7 @@ import type { PortProxy, PortTarget } from "../../ingress/port-proxy.ts";
 import type { ActivityLog } from "../../sandbox/activity-log.ts";
 import { sandboxEnded, sandboxNotFound } from "../../sandbox/sandbox-errors.ts";
 import type { Sandboxes } from "../../sandbox/sandboxes.ts";
-import type { SandboxRecord } from "../../store/sandbox-record.ts";
+import { type SandboxRecord, wakesForWork } from "../../store/sandbox-record.ts";
 import type { VisitStore } from "../../store/visit-store.ts";
 import { type E2bTokens, isToken } from "../e2b-tokens.ts";
 import { isPaused, isPublic } from "../shown-e2b-sandbox.ts";
@@ -168,7 +168,7 @@ export class E2bIngress {
     Object.assign(notes, { sandboxId: sandbox.id, tenant: sandbox.tenant, port: named.port });
     if (sandbox.state === "creating")
       throw new CodedError("conflict", "The sandbox is still being created; try again shortly");
-    if (isPaused(sandbox) && (isLook || !sandbox.autoWake))
+    if (isPaused(sandbox) && (isLook || !wakesForWork(sandbox)))
       throw new CodedError("wrong_state", "The sandbox is paused; connect to it to resume it");
     const host = await placement.of(sandbox.host);
     if (!isLook) {
@@ -184,7 +184,7 @@ export class E2bIngress {
         client: host.client,
         port: named.port,
         path,
-        wake: sandbox.autoWake && !isLook,
+        wake: wakesForWork(sandbox) && !isLook,
         isPassive: isLook,
         forwarding: {
           protocol: isEncrypted ? "https:" : "http:",

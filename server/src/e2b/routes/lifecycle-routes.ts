@@ -5,7 +5,6 @@ import type { RouteDeps } from "../../routes/route-deps.ts";
 import { fork } from "../../sandbox/fork.ts";
 import { extend, requireAwake, resume } from "../connect.ts";
 import { timeoutField, timeoutSeconds } from "../create-request.ts";
-import { notYet } from "../e2b-error.ts";
 import { isPaused, shownSandbox, shownSandboxSchema } from "../shown-e2b-sandbox.ts";
 import { addE2bRoute } from "./add-e2b-route.ts";
 
@@ -73,19 +72,17 @@ export function addE2bLifecycleRoutes(deps: RouteDeps): void {
       path: "/sandboxes/{id}/pause",
       summary: "Pause a sandbox",
       description:
-        "Memory, processes and files go to storage and are kept without end; its timeout stands still. Paused already: 409.",
+        "Memory, processes and files go to storage and are kept without end; its timeout stands still. With `memory: false` files alone: it boots from them when it is resumed, and no traffic resumes it. Paused already: 409.",
       scope: "sandbox:write",
       body: z.object({ memory: z.boolean().nullish() }),
       answers: { 204: { description: "It is paused" } },
     },
     async (call) => {
-      if (call.body.memory === false)
-        throw notYet("memory: false", "a paused sandbox keeps its memory; leave it out");
       const { scope } = call.caller;
       const { record } = await sandboxes.requireLiving(scope, call.param("id"));
       if (record.state === "hibernated")
         throw new CodedError("conflict", `Sandbox "${record.id}" is already paused`);
-      await sandboxes.move(scope, record.id, "hibernate");
+      await sandboxes.move(scope, record.id, "hibernate", call.body.memory ?? true);
       call.outgoing.writeHead(204).end();
       return SENT;
     },

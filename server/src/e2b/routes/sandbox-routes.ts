@@ -10,7 +10,7 @@ import {
   newSandboxV2,
   timeoutField,
 } from "../create-request.ts";
-import { e2bSandboxNotFound, notYet } from "../e2b-error.ts";
+import { e2bSandboxNotFound } from "../e2b-error.ts";
 import {
   isPaused,
   sandboxDetail,
@@ -70,7 +70,7 @@ export function addE2bSandboxRoutes(deps: RouteDeps): void {
         path,
         summary: "Make sure that a sandbox runs",
         description:
-          "Resumes it if it is paused. Puts its end off to the timeout from now, and never brings it forward.",
+          "Resumes it if it is paused; with `memory: false` it boots then from its files, and what ran is gone. Puts its end off to the timeout from now, and never brings it forward.",
         scope: "sandbox:write",
         body: connectSchema,
         answers: {
@@ -79,14 +79,10 @@ export function addE2bSandboxRoutes(deps: RouteDeps): void {
         },
       },
       async (call) => {
-        if (call.body.memory === false)
-          throw notYet("memory: false", "a paused sandbox is resumed with its memory; leave it out");
-        const { record, isResumed } = await connect(
-          deps,
-          call.caller.scope,
-          call.param("id"),
-          call.body.timeout,
-        );
+        const { record, isResumed } = await connect(deps, call.caller.scope, call.param("id"), {
+          seconds: call.body.timeout,
+          withMemory: call.body.memory !== false,
+        });
         deps.activity.note(record);
         return { status: isResumed ? 201 : 200, body: shownSandbox(record, e2b()) };
       },

@@ -1,0 +1,121 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import type { FakeGuest } from "./fakes/fake-guest.ts";
+import { TEST_SPEC } from "./fakes/journal-entry.ts";
+import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
+
+let bench: MachineBench;
+beforeEach(async () => {
+  bench = new MachineBench();
+  await bench.open();
+});
+afterEach(() => bench.close());
+
+/** The agent of the machine `one`, which is awake. */
+function guest(): FakeGuest {
+  const found = bench.driver.machine(bench.machines.reach("one").handle.place.slot).guest;
+  if (found === undefined) throw new Error("machine one has no guest");
+  return found;
+}
+
+async function create(files = "its files", spec: Partial<typeof TEST_SPEC> = {}): Promise<void> {
+  await bench.machines.create("one", { ...TEST_SPEC, ...spec });
+  bench.driver.machine(bench.machines.reach("one").handle.place.slot).memory = "its memory";
+  guest().files = files;
+}
+
+describe("a hibernation without memory", () => {
+  test("keeps the files alone, and the wake boots a machine with them: same id, next generation", async () => {
+    await create();
+    const first = guest().inits[0];
+    const asleep = await bench.machines.hibernate("one", false);
+    expect(asleep).toMatchObject({ state: "hibernated", image: { memory: false, size_bytes: 9 } });
+    expect(bench.inPlace.machines).toEqual([]);
+    const [image = ""] = bench.imagesInPlace;
+    expect(readFileSync(join(bench.directory, "images", image, "data", "changes"), "utf8")).toBe("its files");
+    const awake = await bench.machines.wake("one");
+    expect(awake).toMatchObject({
+      state: "running",
+      generation: 2,
+      image: null,
+      attestation: { complete: true, generation: 2 },
+    });
+    expect(guest().files).toBe("its files");
+    expect(bench.driver.machine(bench.machines.reach("one").handle.place.slot).memory).toBe("");
+    const second = guest().inits[0];
+    expect(second).toMatchObject({
+      machine_id: first?.["machine_id"],
+      access_token: first?.["access_token"],
+    });
+    expect(second).not.toHaveProperty("previous_host_key"); // a fresh boot has had none
+    expect(bench.imagesInPlace).toEqual([]);
+    expect(bench.events).toEqual(["started", "hibernated", "woken"]);
+  });
+
+  test("is woken by no work, but by a wake", async () => {
+    await create();
+    await bench.machines.hibernate("one", false);
+    await expect(bench.machines.awaken("one")).rejects.toMatchObject({ code: "wrong_state" });
+    expect(await bench.machines.wake("one")).toMatchObject({ state: "running" });
+  });
+
+  test("is what its spec says where nothing else is said", async () => {
+    await create("files", { hibernate_memory: false });
+    expect((await bench.machines.hibernate("one")).image?.memory).toBe(false);
+    await bench.machines.wake("one");
+    expect((await bench.machines.hibernate("one", true)).image?.memory).toBe(true);
+    await bench.machines.wake("one");
+    bench.machines.update("one", { hibernate_memory: true });
+    expect((await bench.machines.hibernate("one")).image?.memory).toBe(true);
+  });
+
+  test.each(["says that it failed", "breaks off"] as const)(
+    "whose stream %s leaves it running, unlocked, and no image",
+    async (streams) => {
+      await create();
+      guest().streams = streams;
+      await expect(bench.machines.hibernate("one", false)).rejects.toMatchObject({
+        code: "guest_unavailable",
+      });
+      expect(bench.machines.get("one")).toMatchObject({ state: "running", generation: 1 });
+      expect([guest().locked, bench.imagesInPlace]).toEqual([false, []]);
+      guest().streams = "whole";
+      expect(await bench.machines.hibernate("one", false)).toMatchObject({ state: "hibernated" });
+    },
+  );
+
+  test("is refused when the host's disk is too full", async () => {
+    await create();
+    bench.free = { ...bench.free, diskUsedPercent: 95 };
+    await expect(bench.machines.hibernate("one", false)).rejects.toMatchObject({ code: "no_space" });
+    expect(bench.machines.get("one")).toMatchObject({ state: "running" });
+  });
+
+  test("whose image is damaged wakes nothing, and leaves nothing but the image", async () => {
+    await create();
+    await bench.machines.hibernate("one", false);
+    const [image = ""] = bench.imagesInPlace;
+    writeFileSync(join(bench.directory, "images", image, "data", "changes"), "its fil?s");
+    await expect(bench.machines.wake("one")).rejects.toMatchObject({ code: "image_corrupt" });
+    expect(bench.machines.get("one")).toMatchObject({ state: "hibernated", generation: 1 });
+    expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
+    expect(bench.imagesInPlace).toEqual([image]);
+  });
+
+  test("outlives the host, and a host that died before it could note the image", async () => {
+    await create();
+    await bench.machines.hibernate("one", false);
+    await bench.restart();
+    expect(bench.machines.get("one")?.image).toMatchObject({ memory: false });
+    const entry = bench.journal.get("one");
+    if (entry === undefined) throw new Error("machine one is not in the journal");
+    bench.journal.put({ ...entry, state: "hibernating", image: null });
+    await bench.restart();
+    await until(() => bench.machines.get("one")?.state === "hibernated");
+    expect(bench.machines.get("one")?.image).toMatchObject({ memory: false });
+    await bench.machines.wake("one");
+    expect(guest().files).toBe("its files");
+  });
+});
