@@ -90,7 +90,13 @@ func New(o Options) *Agent {
 	paths := &fsys.Paths{Accounts: a.accounts,
 		DefaultUser:    func() string { return defaults().DefaultUser },
 		DefaultWorkdir: func() string { return defaults().DefaultWorkdir }}
-	a.init.RefitShells = a.table.Shells().Refit
+	a.init.RefitShells = func(profileMayDiffer bool) bool {
+		replaced := a.table.Shells().Refit(profileMayDiffer)
+		if a.services.Any() { // they are used on ports of their own
+			a.table.Shells().Touch()
+		}
+		return replaced
+	}
 	a.init.OnFrozen = a.table.Freeze
 	a.init.OnInit = func() { a.standstill.Continue() }
 	a.init.OnUnlocked = func(isCopy, isWoken bool) {
@@ -159,6 +165,9 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 // ServeHTTP is the gate in front of every route.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
+	if path != process.StartPath && path != "/torpor/init" && path != "/health" {
+		a.table.Shells().Touch()
+	}
 	switch {
 	case path == "/health":
 		if a.gate.Locked() {

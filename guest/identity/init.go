@@ -329,7 +329,7 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		return i.renewSSHKeys()
 	})
 	step("shells", true, func() (string, string) {
-		if i.RefitShells(!ahead.copy) {
+		if i.RefitShells(!ahead.copy || ahead.hooks) { // hooks run after this
 			return done, "replaced"
 		}
 		return done, "reseeded at each use"

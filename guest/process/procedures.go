@@ -11,6 +11,9 @@ import (
 	"torpor/guest/wire"
 )
 
+// StartPath is the route that starts a process.
+const StartPath = "/process.Process/Start"
+
 // Register adds the procedures of process.Process to mux.
 func (t *Table) Register(mux *http.ServeMux) {
 	const prefix = "/process.Process/"

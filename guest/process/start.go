@@ -207,11 +207,14 @@ func (l *launching) wantsStdin() bool {
 }
 
 func (l *launching) start() (*process, error) {
+	if l.request.Pty == nil {
+		if p := l.inWarmShell(); p != nil {
+			return p, nil
+		}
+	}
+	l.table.shells.Touch()
 	if l.request.Pty != nil {
 		return l.onTerminal()
-	}
-	if p := l.inWarmShell(); p != nil {
-		return p, nil
 	}
 	return l.onPipes()
 }

@@ -93,6 +93,13 @@ type running struct {
 	log     *logFile
 }
 
+// Any says whether there are services.
+func (s *Supervisor) Any() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.running) > 0
+}
+
 // Start starts the services and waits until all are ready. Services that run already under their names are left alone.
 // Errors name the service and the end of what it said.
 func (s *Supervisor) Start(ctx context.Context, specs []Spec) error {

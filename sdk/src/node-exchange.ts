@@ -1,5 +1,13 @@
+import type { Agent } from "node:http";
+
 /** No literal, so that bundlers for the browser do not look for it. */
 const HTTP_MODULE: string = "node:http";
+
+/**
+ * Connections are the process's, not a client's: each `Sandbox.create` is a client of its own, and the next one finds a
+ * connection open. Idle ones keep no program alive.
+ */
+let agent: Agent | undefined;
 
 /** A request whose body and answer are text: sends it and reads the whole answer. Otherwise as `fetch`. */
 export type Exchange = (
@@ -16,7 +24,7 @@ export async function nodeExchange(url: string): Promise<Exchange | undefined> {
   const http = (await import(
     /* webpackIgnore: true */ /* @vite-ignore */ HTTP_MODULE
   )) as typeof import("node:http");
-  const agent = new http.Agent({ keepAlive: true, maxFreeSockets: 64, scheduling: "lifo", noDelay: true });
+  agent ??= new http.Agent({ keepAlive: true, maxFreeSockets: 64, scheduling: "lifo", noDelay: true });
   type Init = Parameters<Exchange>[1];
   const attempt = (target: string, init: Init, again: boolean): Promise<Response> =>
     new Promise((resolve, reject) => {

@@ -15,7 +15,7 @@ import {
 import { z } from "zod";
 import { type Answer, type Call, keptAnswer, routeOf } from "../http/api.ts";
 import type { KeyedRun } from "../http/idempotency.ts";
-import type { CreatePlan } from "../sandbox/create-plan.ts";
+import { type CreatePlan, wantedMachine } from "../sandbox/create-plan.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";
@@ -72,6 +72,7 @@ export function addSandboxRoutes(deps: RouteDeps): void {
       answers: { 201: { description: "The sandbox, usable", schema: createdSandboxSchema } },
     },
     async (call) => {
+      await sandboxes.foretell(call.caller.scope, wantedMachine(call.body));
       if (call.idempotencyKey !== undefined) return await createOnce(deps, call, shown);
       const { scope } = call.caller;
       const plan = await sandboxes.plan(scope, call.body);

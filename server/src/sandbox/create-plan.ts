@@ -42,6 +42,22 @@ export interface CreatePlan {
   advice?: TakenAdvice | null;
 }
 
+/** What decides which machine a create gets. */
+export type WantedMachine = Pick<CreatePlan, "template" | "cpu" | "memoryMb" | "diskMb"> & {
+  fromSnapshot: unknown;
+};
+
+/** That of a request that is not planned yet. */
+export function wantedMachine(request: CreateSandboxRequest): WantedMachine {
+  return {
+    template: request.template ?? DEFAULT_TEMPLATE,
+    cpu: request.cpu ?? LIMITS.defaultCpu,
+    memoryMb: request.memory_mb ?? LIMITS.defaultMemoryMb,
+    diskMb: request.disk_mb ?? LIMITS.defaultDiskMb,
+    fromSnapshot: request.from_snapshot ?? null,
+  };
+}
+
 /**
  * Fills in what a create leaves open: from the snapshot it starts from, by its shape, by default.
  *

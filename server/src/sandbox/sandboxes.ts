@@ -19,7 +19,7 @@ import { isLimited } from "../store/quota.ts";
 import { type SandboxRecord, wakesForWork } from "../store/sandbox-record.ts";
 import type { SandboxStore } from "../store/sandbox-store.ts";
 import type { SnapshotStore } from "../store/snapshot-store.ts";
-import { type CreatePlan, createPlan, refused, snapshotNotFound } from "./create-plan.ts";
+import { type CreatePlan, createPlan, refused, snapshotNotFound, type WantedMachine } from "./create-plan.ts";
 import { CreateTurns } from "./create-turns.ts";
 import { MachineFollower } from "./machine-follower.ts";
 import { toldHoldings } from "../ledger/binding-changes.ts";
@@ -131,6 +131,22 @@ export class Sandboxes {
     return all.length === 0 ? null : Math.min(...all);
   }
 
+  /**
+   * Tells a host that a create is about to be asked for, so that it gets a machine ready meanwhile; to be called as soon as
+   * it is known what is wanted. A hint, which fails nobody. Not under quotas: the store may still refuse, and a tenant at
+   * its limit is not to make hosts work.
+   */
+  async foretell(scope: TenantScope, wanted: WantedMachine): Promise<void> {
+    // Of many that wait for their turn none is served sooner by it.
+    if (wanted.fromSnapshot !== null || this.#creating.size >= LEAST_CREATES_AT_ONCE) return;
+    const { limits, tenantLimits } = await this.#accounts.own(scope);
+    if (isLimited(limits) || isLimited(tenantLimits)) return;
+    const host = await this.#placement.choose(wanted).catch(() => undefined); // the create tells why
+    if (host === undefined) return;
+    host.client.expectMachine(wanted);
+    await new Promise(setImmediate); // commits hold this thread up: that word is to be on its way before
+  }
+
   /** Makes a sandbox and resolves when it is usable. @throws CodedError what the host refused, after undoing it. */
   async create(scope: TenantScope, plan: CreatePlan, options: CreateOptions = {}): Promise<SandboxRecord> {
     const host =
@@ -159,12 +175,6 @@ export class Sandboxes {
     if (isAbandoned?.() === true)
       throw new CodedError("client_closed_request", `sandbox ${id} was not made: nobody waits for it`);
     const account = await this.#accounts.own(scope);
-    // Under quotas the store may still refuse, and a tenant at its limit is not to make hosts work.
-    if (plan.fromSnapshot === null && !isLimited(account.limits) && !isLimited(account.tenantLimits)) {
-      host.client.expectMachine(plan);
-      // The commit below holds this thread up: that word is to be on its way before.
-      await new Promise(setImmediate);
-    }
     const most = this.#longestLifeSeconds(account);
     const createdAt = this.#clock.now();
     const {

@@ -96,6 +96,7 @@ export class Sessions {
 
   async #create(scope: TenantScope, name: SessionName, plan: CreatePlan, id: string): Promise<OpenedSession> {
     try {
+      await this.#options.sandboxes.foretell(scope, plan);
       const sandbox = await this.#options.sandboxes.create(scope, plan, { id });
       return { sandbox, created: true, advice: plan.advice ?? null };
     } catch (error) {

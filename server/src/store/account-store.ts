@@ -10,6 +10,7 @@ import {
   type QuotaUsage,
 } from "@torpor/protocol";
 import type { OperatorScope, TenantScope } from "../auth/tenant-scope.ts";
+import { KeptQueries } from "./kept-queries.ts";
 import type { Database } from "./open-database.ts";
 import { decodeCursor, type RecordPage, toPage } from "./page-cursor.ts";
 import { quotasOf, quotaUsage } from "./quota.ts";
@@ -38,6 +39,7 @@ export interface LimitChanges {
 /** Those who pay, and what each may have. Only the operator makes, lists and limits them. */
 export class AccountStore {
   readonly #db: Kysely<Tables>;
+  readonly #queries = new KeptQueries();
   readonly #kind: Database["kind"];
 
   constructor(database: Database) {
@@ -79,7 +81,10 @@ export class AccountStore {
   }
 
   async #find(id: string): Promise<AccountRecord | undefined> {
-    const row = await this.#db.selectFrom("accounts").selectAll().where("id", "=", id).executeTakeFirst();
+    const { rows } = await this.#queries.run(this.#db, "by id", [id], () =>
+      this.#db.selectFrom("accounts").selectAll().where("id", "=", id),
+    );
+    const [row] = rows;
     return row === undefined ? undefined : toAccountRecord(row);
   }
 

@@ -10,6 +10,7 @@ import {
 } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import { type BudgetRecord, markBudget } from "./budget-store.ts";
+import { KeptQueries } from "./kept-queries.ts";
 import type { Database } from "./open-database.ts";
 import type { SandboxRecord } from "./sandbox-record.ts";
 import type { SandboxChanges } from "./sandbox-changes.ts";
@@ -59,6 +60,7 @@ export class EventStore implements EventWriter {
   readonly #kind: Database["kind"];
   readonly #clock: Clock;
   readonly #onCommitted: () => void;
+  readonly #queries = new KeptQueries();
 
   constructor(database: Database, clock: Clock = systemClock, onCommitted: () => void = () => {}) {
     this.#db = database.db;
@@ -189,10 +191,11 @@ export class EventStore implements EventWriter {
       body: Omit<SandboxEvent, "id">;
     },
   ): Promise<void> {
-    await transaction
-      .insertInto("events")
-      .values({ ...columns, body: JSON.stringify(body) })
-      .execute();
+    const { account, tenant, sandbox_id, type, at } = columns;
+    const row = { account, tenant, sandbox_id, type, at, body: JSON.stringify(body) };
+    await this.#queries.run(transaction, "insert", Object.values(row), () =>
+      transaction.insertInto("events").values(row),
+    );
   }
 
   /** Number of the newest event; 0 before the first. */

@@ -1,5 +1,6 @@
 import type { Kysely, Selectable } from "kysely";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
+import { KeptQueries } from "./kept-queries.ts";
 import type { Database } from "./open-database.ts";
 import type { IdempotencyTable, Tables } from "./schema.ts";
 
@@ -28,6 +29,7 @@ export function idempotencySlot(scope: TenantScope, route: string, key: string):
 /** What became of requests that carried an `Idempotency-Key`. */
 export class IdempotencyStore {
   readonly #db: Kysely<Tables>;
+  readonly #queries = new KeptQueries();
   readonly #database: Database;
 
   constructor(database: Database) {
@@ -60,21 +62,25 @@ export class IdempotencyStore {
     now: number,
     progress: string | null,
   ): Promise<boolean> {
-    const inserted = await db
-      .insertInto("idempotency")
-      .values({
-        ...slot,
-        body_hash: bodyHash,
-        owner,
-        heartbeat_at: now,
-        created_at: now,
-        progress,
-        status: null,
-        body: null,
-      })
-      .onConflict((conflict) => conflict.doNothing())
-      .executeTakeFirst();
-    return Number(inserted.numInsertedOrUpdatedRows ?? 0n) === 1;
+    const { account, tenant, route, key } = slot;
+    const row = {
+      account,
+      tenant,
+      route,
+      key,
+      body_hash: bodyHash,
+      owner,
+      heartbeat_at: now,
+      created_at: now,
+    };
+    const columns = { ...row, progress, status: null, body: null };
+    const { numAffectedRows } = await this.#queries.run(db, "claim", Object.values(columns), () =>
+      db
+        .insertInto("idempotency")
+        .values(columns)
+        .onConflict((conflict) => conflict.doNothing()),
+    );
+    return numAffectedRows === 1n;
   }
 
   async find(slot: IdempotencySlot): Promise<IdempotencyRow | undefined> {

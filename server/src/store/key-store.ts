@@ -1,6 +1,7 @@
 import type { Expression, ExpressionBuilder, Kysely, Selectable, SqlBool } from "kysely";
 import type { ApiKey, Scope } from "@torpor/protocol";
 import { OperatorScope, type TenantScope } from "../auth/tenant-scope.ts";
+import { KeptQueries } from "./kept-queries.ts";
 import type { Database } from "./open-database.ts";
 import { type ReadableRows, readableRows } from "./readable-rows.ts";
 import { parseJsonColumn } from "./json-column.ts";
@@ -80,6 +81,7 @@ export function toApiKey(record: KeyRecord): ApiKey {
 /** API keys. Only their hashes are kept; a key bound to a tenant manages that tenant's keys alone. */
 export class KeyStore {
   readonly #db: Kysely<Tables>;
+  readonly #queries = new KeptQueries();
 
   constructor(database: Database) {
     this.#db = database.db;
@@ -119,7 +121,10 @@ export class KeyStore {
 
   /** The key with this hash, revoked and expired ones too. Read on every request: a revocation counts at once. */
   async findByHash(hash: string): Promise<KeyRecord | undefined> {
-    const row = await this.#db.selectFrom("api_keys").selectAll().where("hash", "=", hash).executeTakeFirst();
+    const { rows } = await this.#queries.run(this.#db, "by hash", [hash], () =>
+      this.#db.selectFrom("api_keys").selectAll().where("hash", "=", hash),
+    );
+    const [row] = rows;
     return row === undefined ? undefined : toKeyRecord(row);
   }
 

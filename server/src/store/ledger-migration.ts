@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { type Kysely, type Migration, sql } from "kysely";
+import { KeptQueries } from "./kept-queries.ts";
 import { appendToLedger } from "./ledger-store.ts";
 import type { ColumnTypes } from "./migrations.ts";
 import type { Tables } from "./schema.ts";
@@ -74,5 +75,5 @@ async function bindWhatIsThere(db: Kysely<Tables>): Promise<void> {
     })),
   ];
   for (let from = 0; from < drafts.length; from += 100)
-    await appendToLedger(db, drafts.slice(from, from + 100), Date.now());
+    await appendToLedger(db, drafts.slice(from, from + 100), Date.now(), new KeptQueries());
 }

@@ -3,6 +3,7 @@ import type { Kysely, Transaction } from "kysely";
 import { systemClock, type Clock } from "@torpor/base";
 import type { LedgerEntry, LedgerHead, LedgerLine, ShownLedgerEntry } from "@torpor/protocol";
 import type { OperatorScope, TenantScope } from "../auth/tenant-scope.ts";
+import { KeptQueries } from "./kept-queries.ts";
 import type { Database } from "./open-database.ts";
 import type { Tables } from "./schema.ts";
 
@@ -29,14 +30,18 @@ export interface LedgerFilter {
 export class LedgerStore implements LedgerWriter {
   readonly #db: Kysely<Tables>;
   readonly #clock: Clock;
+  /** Where the chain ended when this server last wrote to it. A guess: another may have, or what was written be undone. */
+  #lastHead: ChainHead | undefined;
+  readonly #queries = new KeptQueries();
 
   constructor(database: Database, clock: Clock = systemClock) {
     this.#db = database.db;
     this.#clock = clock;
   }
 
-  append(transaction: Transaction<Tables>, drafts: readonly LedgerDraft[]): Promise<void> {
-    return appendToLedger(transaction, drafts, this.#clock.now());
+  async append(transaction: Transaction<Tables>, drafts: readonly LedgerDraft[]): Promise<void> {
+    const now = this.#clock.now();
+    this.#lastHead = await appendToLedger(transaction, drafts, now, this.#queries, this.#lastHead);
   }
 
   /** Entries that belong to no other change. */
@@ -92,31 +97,78 @@ export class LedgerStore implements LedgerWriter {
   }
 }
 
-/** Adds entries to the chain, in order; durable when `transaction` is. */
+/** Where the chain ends. */
+interface ChainHead {
+  seq: number;
+  hash: string;
+}
+
+/**
+ * Adds entries to the chain, in order; durable when `transaction` is. Whoever moves the head has its row until then: on
+ * PostgreSQL other servers wait for it, on SQLite this is the one writer.
+ *
+ * @param guess where the chain may end; one that is wrong costs two statements more
+ * @returns where it ends now
+ */
 export async function appendToLedger(
   transaction: Kysely<Tables>,
   drafts: readonly LedgerDraft[],
   now: number,
-): Promise<void> {
-  if (drafts.length === 0) return;
-  // Taking the numbers takes the row: on PostgreSQL other servers wait here, on SQLite this is the one writer.
-  const head = await transaction
-    .updateTable("ledger_head")
-    .set((row) => ({ seq: row("seq", "+", drafts.length) }))
-    .returning(["seq", "hash"])
-    .executeTakeFirstOrThrow();
+  queries: KeptQueries,
+  guess?: ChainHead,
+): Promise<ChainHead | undefined> {
+  if (drafts.length === 0) return guess;
   const at = new Date(now).toISOString();
-  let prev = head.hash;
-  let seq = head.seq - drafts.length;
-  const rows = drafts.map((draft) => {
+  let rows = guess === undefined ? [] : chained(drafts, guess, at);
+  if (guess === undefined || !(await moveHead(transaction, queries, guess, headOf(rows, guess)))) {
+    // The row first, by a change that changes nothing.
+    const head = await transaction
+      .updateTable("ledger_head")
+      .set((row) => ({ seq: row.ref("seq") }))
+      .returning(["seq", "hash"])
+      .executeTakeFirstOrThrow();
+    rows = chained(drafts, head, at);
+    await moveHead(transaction, queries, head, headOf(rows, head));
+  }
+  const values = rows.flatMap((row) => Object.values(row));
+  await queries.run(transaction, `insert ${rows.length}`, values, () =>
+    transaction.insertInto("ledger").values(rows),
+  );
+  return rows.at(-1);
+}
+
+/** @returns whether the chain ended at `from` */
+async function moveHead(
+  transaction: Kysely<Tables>,
+  queries: KeptQueries,
+  from: ChainHead,
+  to: ChainHead,
+): Promise<boolean> {
+  const parameters = [to.seq, to.hash, from.seq, from.hash];
+  const { numAffectedRows } = await queries.run(transaction, "head", parameters, () =>
+    transaction
+      .updateTable("ledger_head")
+      .set({ seq: to.seq, hash: to.hash })
+      .where("seq", "=", from.seq)
+      .where("hash", "=", from.hash),
+  );
+  return numAffectedRows === 1n;
+}
+
+function headOf(rows: readonly ChainHead[], before: ChainHead): ChainHead {
+  return rows.at(-1) ?? before;
+}
+
+/** The entries' rows, each with the hash of the one before it. */
+function chained(drafts: readonly LedgerDraft[], head: ChainHead, at: string): LedgerLine[] {
+  let { seq, hash: prev } = head;
+  return drafts.map((draft) => {
     seq += 1;
     const entry = JSON.stringify({ v: 1, seq, prev, at, ...draft } satisfies LedgerEntry);
     prev = sha256(entry);
     const { account, tenant, sandbox_id } = draft;
     return { seq, hash: prev, account, tenant, sandbox_id, entry };
   });
-  await transaction.insertInto("ledger").values(rows).execute();
-  await transaction.updateTable("ledger_head").set({ hash: prev }).execute();
 }
 
 /** Of a text's UTF-8 bytes, in hexadecimal. */

@@ -1,10 +1,11 @@
-import { type Kysely, sql, type Transaction, type Updateable } from "kysely";
+import { type Kysely, type Selectable, sql, type Transaction, type Updateable } from "kysely";
 import { canTransition, isEnding, type SandboxState } from "@torpor/protocol";
 import { type Clock, systemClock } from "@torpor/base";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { Database } from "./open-database.ts";
 import { EventStore, type EventWriter } from "./event-store.ts";
 import { bindingChanges, type Holdings, type ToldHoldings } from "../ledger/binding-changes.ts";
+import { KeptQueries } from "./kept-queries.ts";
 import { LedgerStore, type LedgerWriter } from "./ledger-store.ts";
 import { type NewSandbox, newSandboxRow } from "./new-sandbox.ts";
 import type { RecordPage } from "./page-cursor.ts";
@@ -32,10 +33,12 @@ export interface AddressHolder {
  */
 export class SandboxStore {
   readonly #db: Kysely<Tables>;
+  readonly #database: Database;
   readonly #kind: Database["kind"];
   readonly #events: EventWriter;
   readonly #ledger: LedgerWriter;
   readonly #clock: Clock;
+  readonly #queries = new KeptQueries();
 
   /**
    * @param events told of every move, in the transaction of the move
@@ -49,12 +52,18 @@ export class SandboxStore {
   ) {
     this.#clock = clock;
     this.#db = database.db;
+    this.#database = database;
     this.#kind = database.kind;
     this.#events = events;
     this.#ledger = ledger;
   }
 
-  /** Commits a record in state `creating`, generation 1. @throws CodedError quota_exceeded, rate_limited */
+  /**
+   * Commits a record in state `creating`, generation 1. A power cut may take it back, with every machine there is: what
+   * moves the record on reaches the disk, and this before it.
+   *
+   * @throws CodedError quota_exceeded, rate_limited
+   */
   async insert(scope: TenantScope, sandbox: NewSandbox): Promise<SandboxRecord> {
     if (scope.tenant !== null && scope.tenant !== sandbox.tenant) {
       throw new Error(
@@ -63,12 +72,14 @@ export class SandboxStore {
     }
     const row = newSandboxRow(scope, sandbox);
     const record = toSandboxRecord({ ...row, reason: null } as Parameters<typeof toSandboxRecord>[0]);
-    await this.#db.transaction().execute(async (transaction) => {
+    const write = async (transaction: Transaction<Tables>): Promise<void> => {
       const { cpu, memoryMb, diskMb, persistent: image } = sandbox;
       await requireBudget(transaction, record, "create", sandbox.createdAt);
       const demand = { what: "create", cpu, memoryMb, diskMb, image } as const;
       await requireQuota(transaction, this.#kind, record, demand, sandbox.createdAt);
-      await transaction.insertInto("sandboxes").values(row).execute();
+      await this.#queries.run(transaction, "insert", Object.values(row), () =>
+        transaction.insertInto("sandboxes").values(row),
+      );
       await this.#events.append(transaction, record, null, {});
       await this.#ledger.append(transaction, [
         {
@@ -83,20 +94,25 @@ export class SandboxStore {
           resources: [{ kind: "sandbox", id: record.id }],
         },
       ]);
-    });
+    };
+    await this.#database.relaxed((db) => db.transaction().execute(write));
     this.#events.committed();
     return record;
   }
 
   /** The caller's sandbox of that id; undefined for one that does not exist and, just the same, for another's. */
   async find(scope: TenantScope, id: string): Promise<SandboxRecord | undefined> {
-    let query = this.#db
-      .selectFrom("sandboxes")
-      .selectAll()
-      .where("id", "=", id)
-      .where("account", "=", scope.account);
-    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
-    const row = await query.executeTakeFirst();
+    const { account, tenant } = scope;
+    const parameters = tenant === null ? [id, account] : [id, account, tenant];
+    const { rows } = await this.#queries.run(this.#db, `find ${parameters.length}`, parameters, () => {
+      const query = this.#db
+        .selectFrom("sandboxes")
+        .selectAll()
+        .where("id", "=", id)
+        .where("account", "=", account);
+      return tenant === null ? query : query.where("tenant", "=", tenant);
+    });
+    const [row] = rows;
     return row === undefined ? undefined : toSandboxRecord(row);
   }
 
@@ -257,42 +273,59 @@ export class SandboxStore {
     const { metered, closed } = meterChanges(record.metered, changes.use, state, at);
     const moved = await this.#db.transaction().execute(async (transaction) => {
       if (!(await isWanted(transaction))) return undefined;
-      const row = await transaction
-        .updateTable("sandboxes")
-        .set({
-          ...set,
-          ...holdingColumns(after),
-          ...(metered === record.metered ? {} : meterColumns(metered)),
-        })
-        .where("id", "=", record.id)
-        .where("account", "=", record.account)
-        .where("state", "=", record.state)
-        .where("generation", "=", record.generation)
-        .where("incarnation", "=", holdings.incarnation)
-        .where("metered_intervals", "=", record.metered.intervals)
-        .where("metered_move", "=", record.metered.move)
-        .where((where) =>
-          where.and([
-            where("machine_id", holdings.machineId === null ? "is" : "=", holdings.machineId),
-            where("image_id", holdings.imageId === null ? "is" : "=", holdings.imageId),
-          ]),
-        )
-        .returningAll()
-        .executeTakeFirst();
+      const row = await this.#compareAndSet(transaction, record, {
+        ...set,
+        ...holdingColumns(after),
+        ...(metered === record.metered ? {} : meterColumns(metered)),
+      });
       if (row === undefined) return undefined;
       const moved = toSandboxRecord(row);
       // Of what the ledger alone tells there is no event.
       if (Object.keys(set).length > 0) await this.#events.append(transaction, moved, record.state, changes);
       await this.#ledger.append(transaction, drafts);
-      if (closed.length > 0)
-        await transaction
-          .insertInto("usage_intervals")
-          .values(closed.map((interval) => intervalRow(meteringOf(record), interval)))
-          .execute();
+      for (const interval of closed) {
+        const row = intervalRow(meteringOf(record), interval);
+        await this.#queries.run(transaction, "interval", Object.values(row), () =>
+          transaction.insertInto("usage_intervals").values(row),
+        );
+      }
       return moved;
     });
     if (moved !== undefined) this.#events.committed();
     return moved;
+  }
+
+  /** @returns the row as it is then; undefined when it is not where `record` has it */
+  async #compareAndSet(
+    transaction: Transaction<Tables>,
+    { id, account, state, generation, holdings, metered }: SandboxRecord,
+    set: Updateable<SandboxTable>,
+  ): Promise<Selectable<SandboxTable> | undefined> {
+    const expected = {
+      id,
+      account,
+      state,
+      generation,
+      incarnation: holdings.incarnation,
+      metered_intervals: metered.intervals,
+      metered_move: metered.move,
+    } as const;
+    // A value that is null is a word of the text, not a parameter of it.
+    const nullable = { machine_id: holdings.machineId, image_id: holdings.imageId };
+    const known = Object.values(nullable).filter((value) => value !== null);
+    const shape = `update ${Object.keys(set).join()} ${Object.values(nullable)
+      .map((value) => value === null)
+      .join()}`;
+    const parameters = [...Object.values(set), ...Object.values(expected), ...known];
+    const { rows } = await this.#queries.run(transaction, shape, parameters, () => {
+      let query = transaction.updateTable("sandboxes").set(set);
+      for (const [column, value] of Object.entries(expected) as [keyof typeof expected, string | number][])
+        query = query.where(column, "=", value);
+      for (const [column, value] of Object.entries(nullable) as [keyof typeof nullable, string | null][])
+        query = query.where(column, value === null ? "is" : "=", value);
+      return query.returningAll();
+    });
+    return rows[0];
   }
 
   /** Records owner activity; an older time never replaces a newer one. */

@@ -1,6 +1,7 @@
 import { isEnding } from "@torpor/protocol";
 import { z } from "zod";
 import { type Answer, type Call, SENT } from "../../http/api.ts";
+import { wantedMachine } from "../../sandbox/create-plan.ts";
 import type { RouteDeps } from "../../routes/route-deps.ts";
 import { connect } from "../connect.ts";
 import {
@@ -36,6 +37,7 @@ export function addE2bSandboxRoutes(deps: RouteDeps): void {
         const { scope } = call.caller;
         const choice = await deps.templates.choose(scope, call.body.templateID);
         const { request, settings } = createRequest(call.body, choice);
+        await sandboxes.foretell(scope, wantedMachine(request));
         const plan = { ...(await sandboxes.plan(scope, request)), e2b: settings };
         const isAbandoned = (): boolean => call.idempotencyKey === undefined && call.signal.aborted;
         const record = await sandboxes.create(scope, plan, { isAbandoned });
