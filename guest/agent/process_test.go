@@ -99,6 +99,36 @@ func TestChangedProfileIsReadByTheNextCommand(t *testing.T) {
 	}
 }
 
+func TestTheFirstCommandOfAPreparedCopySeesWhatWasWrittenBefore(t *testing.T) {
+	for name, write := range map[string]func(*sandbox, string){
+		"by a file": func(s *sandbox, line string) {
+			path := filesURL(filepath.Join(s.home, ".profile"))
+			if status, text := s.fetch("POST", path, strings.NewReader(line), map[string]string{"Content-Type": "application/octet-stream"}); status != 200 {
+				t.Fatalf("%d %s", status, text)
+			}
+		},
+		"by a command": func(s *sandbox, line string) {
+			s.exec("printf '%s' '"+line+"' >>~/.profile", nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newLocked(t)
+			prepared := object{"machine_id": strings.Repeat("cd", 16), "default_user": "user", "entropy_base64": base64.StdEncoding.EncodeToString(make([]byte, 64))}
+			if status, answer := s.call("/torpor/prepare", prepared); status != 200 {
+				t.Fatalf("%d %v", status, answer)
+			}
+			if status, answer := s.init(object{"machine_id": nil}); status != 200 {
+				t.Fatalf("%d %v", status, answer)
+			}
+			eventually(t, "shells wait", func() bool { return s.agent.table.Shells().Ready() == 2 })
+			write(s, "export FROM_PROFILE=yes\n")
+			if r := s.exec("echo $FROM_PROFILE", nil); string(r.stdout) != "yes\n" {
+				t.Errorf("stdout %q", r.stdout)
+			}
+		})
+	}
+}
+
 func TestKilledWarmShellIsReplacedByAnOrdinaryOne(t *testing.T) {
 	s := newSandbox(t)
 	eventually(t, "shells wait", func() bool { return s.agent.table.Shells().Ready() == 2 })

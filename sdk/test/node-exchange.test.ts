@@ -45,6 +45,14 @@ const init = (body?: string) => ({
   ...(body === undefined ? {} : { body }),
 });
 
+test("clients share their connections: each Sandbox.create is one", async () => {
+  for (let count = 0; count < 3; count++) {
+    const response = await (await nodeExchange(url))?.(`${url}/x`, init("x"));
+    expect(await response?.text()).toBe("x\u00e9");
+  }
+  expect(connections).toBe(1);
+});
+
 test("answers as fetch does, on one connection", async () => {
   const exchange = await nodeExchange(url);
   for (let count = 0; count < 3; count++) {

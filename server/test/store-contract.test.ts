@@ -15,6 +15,9 @@ import { HostScope, ServerScope, OperatorScope, TenantScope } from "../src/auth/
 import { hashApiKey, newApiKey } from "../src/auth/authenticator.ts";
 import { AccountStore } from "../src/store/account-store.ts";
 import { IdempotencyStore, idempotencySlot } from "../src/store/idempotency-store.ts";
+import type { EventWriter } from "../src/store/event-store.ts";
+import { KeptQueries } from "../src/store/kept-queries.ts";
+import { LedgerStore, type LedgerWriter, sha256 } from "../src/store/ledger-store.ts";
 import { KeyStore } from "../src/store/key-store.ts";
 import { type Database, openDatabase } from "../src/store/open-database.ts";
 import type { SandboxRecord } from "../src/store/sandbox-record.ts";
@@ -24,6 +27,7 @@ import { SandboxStore } from "../src/store/sandbox-store.ts";
 import { SessionStore } from "../src/store/session-store.ts";
 import { type NewSnapshot, type SnapshotRecord, SnapshotStore } from "../src/store/snapshot-store.ts";
 import { TemplateStore } from "../src/store/template-store.ts";
+import { ledgerOf } from "./ledger-world.ts";
 import { startPostgres } from "./postgres.ts";
 
 const housekeeping = ServerScope.forHousekeeping();
@@ -408,6 +412,49 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
     expect(
       (await sandboxes.list(scope, { states: [], metadata: { ...metadata, more: "1" }, limit: 10 })).items,
     ).toEqual([]);
+  });
+
+  test("several servers make one chain of the ledger, also where one's write is undone or another's is not known to it", async () => {
+    const scope = scopeOf(account());
+    const others = new SandboxStore(database);
+    for (const store of [sandboxes, others, others, sandboxes, sandboxes]) await store.insert(scope, blank());
+    const failing: EventWriter = {
+      append: () => Promise.reject(new Error("the disk is full")),
+      committed: () => {},
+    };
+    const ledger = new LedgerStore(database);
+    const undone: LedgerWriter = {
+      append: async (transaction, drafts) => {
+        await ledger.append(transaction, drafts);
+        throw new Error("undone");
+      },
+    };
+    await expect(new SandboxStore(database, failing).insert(scope, blank())).rejects.toThrow("disk is full");
+    await expect(new SandboxStore(database, undefined, undone).insert(scope, blank())).rejects.toThrow(
+      "undone",
+    );
+    const writer = new SandboxStore(database, undefined, ledger); // whose last word was undone
+    await writer.insert(scope, blank());
+    await Promise.all([writer, sandboxes, others, writer].map((store) => store.insert(scope, blank())));
+    const { head, lines } = await ledgerOf(database);
+    let prev = head.ledger;
+    for (const [at, { seq, hash, entry }] of lines.entries()) {
+      expect(JSON.parse(entry)).toMatchObject({ seq: at + 1, prev });
+      expect([seq, hash]).toEqual([at + 1, sha256(entry)]);
+      prev = hash;
+    }
+    expect(head).toMatchObject({ seq: lines.length, hash: prev });
+  });
+
+  test("a kept query is never run with what it was not built for", async () => {
+    const queries = new KeptQueries();
+    const byId = (id: string) => () => database.db.selectFrom("accounts").select("id").where("id", "=", id);
+    expect((await queries.run(database.db, "one", ["default"], byId("default"))).rows).toEqual([
+      { id: "default" },
+    ]);
+    expect((await queries.run(database.db, "one", ["nobody"], byId("nobody"))).rows).toEqual([]);
+    await expect(queries.run(database.db, "two", ["x", "y"], byId("x"))).rejects.toThrow("other parameters");
+    await expect(queries.run(database.db, "two", ["y"], byId("x"))).rejects.toThrow("other parameters");
   });
 
   test("records activity forwards only and purges the longest ended first, in batches", async () => {
