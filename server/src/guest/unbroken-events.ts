@@ -1,8 +1,14 @@
 import type { ProcessEvent, StartRequest } from "@torpor/protocol";
 import type { GuestClient, ProcessSelector, StreamPosition } from "./guest-client.ts";
 
-/** A process that is started, or one that is followed. */
-export type Followed = { start: StartRequest } | { process: ProcessSelector };
+/** A process that is started, one that is followed, or one whose stream broke when that much of it had come. */
+export type Followed =
+  | { start: StartRequest }
+  | { process: ProcessSelector }
+  | { left: { pid: number; has: StreamPosition } };
+
+/** The beginning of every stream. */
+export const NOTHING: StreamPosition = { stdout: 0, stderr: 0, pty: 0 };
 
 /** How long the guest is tried to be told that nobody follows a command any more, milliseconds. */
 const FAREWELL_WITHIN_MS = 60_000;
@@ -17,9 +23,10 @@ export async function* unbrokenEvents(
   followed: Followed,
   signal: AbortSignal,
 ): AsyncGenerator<ProcessEvent> {
-  const has = { stdout: 0, stderr: 0, pty: 0 };
+  const left = "left" in followed ? followed.left : undefined;
+  const has = { ...(left?.has ?? NOTHING) };
   const interruptions = guest.interruptions(signal);
-  let pid: number | undefined;
+  let pid = left?.pid;
   let isAttached = false;
   let cut: { by: unknown } | undefined;
   try {
@@ -32,7 +39,7 @@ export async function* unbrokenEvents(
           interruptions.passed();
           if (event.continue !== undefined) isInParts = true;
           else if (event.start === undefined) {
-            count(has, event);
+            countOutput(has, event);
             yield event;
             if (event.end !== undefined) return;
           } else if (pid === undefined) {
@@ -62,13 +69,16 @@ function open(
   has: StreamPosition,
   signal: AbortSignal,
 ): AsyncGenerator<ProcessEvent> {
+  if ("left" in followed)
+    return guest.connect({ pid: followed.left.pid }, { from: has, hold: true }, { signal });
   if (!("start" in followed)) return guest.connect(followed.process, { from: has, hold: false }, { signal });
   const execId = followed.start.torpor?.execId;
   if (!isStarted || execId === undefined) return guest.start(followed.start, { signal, repeatable: true });
   return guest.connect({ torpor: { execId } }, { from: has, hold: true }, { signal });
 }
 
-function count(has: StreamPosition, { data }: ProcessEvent): void {
+/** Adds what an event brings of each stream. */
+export function countOutput(has: StreamPosition, { data }: ProcessEvent): void {
   for (const stream of ["stdout", "stderr", "pty"] as const) {
     const base64 = data?.[stream];
     if (base64 !== undefined)

@@ -1,6 +1,7 @@
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
+import { pipeline } from "node:stream/promises";
 import { joinConnections, responseInsteadOfUpgrade, switchProtocols } from "@torpor/base";
 import { CODE_PORT, CodedError, GUEST_PORT, PORT_HEADERS } from "@torpor/protocol";
 import { answerError } from "../host/answer-error.ts";
@@ -20,6 +21,11 @@ export interface PortTarget {
   isPassive?: boolean;
   forwarding: Forwarding;
   answerHeaders: (headers: IncomingHttpHeaders) => OutgoingHttpHeaders;
+  /**
+   * What is passed on of an answer's body until the signal says that the client has left; an error cuts the answer off. Undefined
+   * for an answer that is passed on as it comes. Default: all are.
+   */
+  bodyOf?: (answer: IncomingMessage, signal: AbortSignal) => AsyncIterable<Uint8Array> | undefined;
 }
 
 /** A program's answer begins within this, milliseconds. */
@@ -82,7 +88,7 @@ export class PortProxy {
         repeatable: REPEATABLE.has(method),
         signal: left.signal,
       });
-      await this.#answer(record, target, answer, outgoing);
+      await this.#answer(record, target, answer, outgoing, left.signal);
     } finally {
       outgoing.off("close", onClose);
       release();
@@ -115,7 +121,8 @@ export class PortProxy {
       if (outcome.kind === "answered") {
         if (outcome.answer.headers[PORT_HEADERS.isHostsOwn] !== undefined)
           throw await refusal(record, target, outcome.answer);
-        await this.#answer(record, target, outcome.answer, responseInsteadOfUpgrade(incoming, connection));
+        const instead = responseInsteadOfUpgrade(incoming, connection);
+        await this.#answer(record, target, outcome.answer, instead, left.signal);
         return;
       }
       this.#tunnels.add(connection);
@@ -145,6 +152,7 @@ export class PortProxy {
     target: PortTarget,
     answer: IncomingMessage,
     outgoing: ServerResponse,
+    left: AbortSignal,
   ): Promise<void> {
     if (answer.headers[PORT_HEADERS.isHostsOwn] !== undefined) throw await refusal(record, target, answer);
     try {
@@ -157,6 +165,12 @@ export class PortProxy {
       throw error;
     }
     outgoing.flushHeaders(); // the first event of a stream may be minutes away
+    const body = target.bodyOf?.(answer, left);
+    if (body !== undefined) {
+      answer.on("error", () => {}); // heard by whoever reads the body
+      await pipeline(body, outgoing).catch(() => outgoing.destroy());
+      return;
+    }
     await new Promise<void>((resolve) => {
       answer.on("error", () => outgoing.destroy());
       answer.once("close", () => {

@@ -3,6 +3,7 @@ import type { Duplex } from "node:stream";
 import { setImmediate } from "node:timers/promises";
 import { type Clock, type Log, responseInsteadOfUpgrade } from "@torpor/base";
 import { CODE_PORT, CodedError, GUEST_PORT, isEnding } from "@torpor/protocol";
+import { unbrokenStarts } from "../../guest/unbroken-start.ts";
 import type { Placement } from "../../host/placement.ts";
 import { toCodedError } from "../../http/answer.ts";
 import { requestIdOf } from "../../http/api.ts";
@@ -43,6 +44,8 @@ interface Visit {
 /** What of the agent is for owners: its other paths are the host's. */
 const AGENT_PATHS =
   /^\/(?:health|metrics|envs|files(?:\/compose)?|process\.Process\/\w+|filesystem\.Filesystem\/\w+)$/;
+/** Starts a process and follows it. */
+const START_PATH = "/process.Process/Start";
 /** Of the code interpreter; running code needs the sandbox's token. */
 const CONTEXT_PATHS = /^\/contexts(?:\/|$)/;
 /** What lets a request in is not for programs inside to see. */
@@ -193,6 +196,9 @@ export class E2bIngress {
           withheld: WITHHELD,
         },
         answerHeaders: named.isOfHost ? previewAnswerHeaders : ownerAnswerHeaders,
+        ...(named.port === GUEST_PORT && path === START_PATH
+          ? { bodyOf: unbrokenStarts(host.client, sandbox) }
+          : {}),
       },
     };
   }
