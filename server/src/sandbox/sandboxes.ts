@@ -24,6 +24,7 @@ import { CreateTurns } from "./create-turns.ts";
 import { MachineFollower } from "./machine-follower.ts";
 import { toldHoldings } from "../ledger/binding-changes.ts";
 import { toldUse } from "../usage/metered.ts";
+import { SandboxEnds } from "./sandbox-ends.ts";
 import { sandboxEnded, sandboxNotFound } from "./sandbox-errors.ts";
 
 export interface SandboxesOptions {
@@ -52,7 +53,7 @@ const LEAST_CREATES_AT_ONCE = 12;
 const MAX_TURN_WAIT_MS = 60_000;
 
 /**
- * Makes and ends sandboxes: the record's states on one side, the host's machines on the other.
+ * Makes, moves and changes sandboxes: the record's states on one side, the host's machines on the other.
  *
  * Intent is committed before the host is asked and the result after, so a crash in between leaves a record in
  * `creating` or `destroying`, which {@link settle} finishes or undoes.
@@ -62,6 +63,7 @@ export class Sandboxes {
   readonly #accounts: AccountStore;
   readonly #snapshots: SnapshotStore;
   readonly #follower: MachineFollower;
+  readonly #ends: SandboxEnds;
   readonly #placement: Placement;
   readonly #advisor: Advisor;
   readonly #clock: Clock;
@@ -70,16 +72,16 @@ export class Sandboxes {
   readonly #turns: CreateTurns;
   /** Creates under way in this process: theirs to finish, whatever their record looks like meanwhile. */
   readonly #creating = new Set<string>();
-  readonly #destroying = new Map<string, Promise<SandboxRecord>>();
 
   constructor(options: SandboxesOptions) {
     this.#store = options.store;
     this.#accounts = options.accountStore;
     this.#snapshots = options.snapshotStore;
+    this.#ends = new SandboxEnds(options);
     this.#follower = new MachineFollower({
       store: options.store,
       placement: options.placement,
-      onEnded: (record, machine) => this.noteEnded(record, machine),
+      onEnded: (record, machine) => this.#ends.noteEnded(record, machine),
     });
     this.#placement = options.placement;
     this.#advisor = options.advisor;
@@ -276,7 +278,7 @@ export class Sandboxes {
       });
       // A host that does not answer now will not answer the delete either: the next reconciliation finishes it.
       const unreachable = cause instanceof CodedError && cause.code === "host_unavailable";
-      if (destroying !== undefined && !unreachable) await this.#finishDestroy(destroying);
+      if (destroying !== undefined && !unreachable) await this.#ends.finish(destroying);
     } catch (error) {
       this.#log.warn({
         op: "sandbox.create.undo",
@@ -404,87 +406,19 @@ export class Sandboxes {
     return current;
   }
 
-  /**
-   * Ends a sandbox from any state and resolves with its final record. Callers that come while it ends share one end.
-   *
-   * @param actor who asked for it: id of a key, or `system:` and what of ours
-   * @throws CodedError host_unavailable when the host cannot be told: the record stays `destroying` and is finished
-   *   when the host is back.
-   */
+  /** Ends a sandbox from any state. As {@link SandboxEnds.destroy}. */
   destroy(record: SandboxRecord, reason: EndReason, actor: string): Promise<SandboxRecord> {
-    if (record.state === "destroyed") return Promise.resolve(record);
-    let ending = this.#destroying.get(record.id);
-    if (ending === undefined) {
-      ending = this.#destroy(record, reason, actor).finally(() => this.#destroying.delete(record.id));
-      this.#destroying.set(record.id, ending);
-    }
-    return ending;
+    return this.#ends.destroy(record, reason, actor);
   }
 
-  async #destroy(record: SandboxRecord, reason: EndReason, actor: string): Promise<SandboxRecord> {
-    let current = record;
-    while (current.state !== "destroying") {
-      if (current.state === "destroyed") return current;
-      const moved = await this.#store.advance(current, "destroying", { reason, actor, endedBy: actor });
-      current = moved ?? (await this.#reload(current));
-    }
-    return await this.#finishDestroy(current);
+  /** Records what the host says: the machine has ended or failed. As {@link SandboxEnds.noteEnded}. */
+  noteEnded(record: SandboxRecord, machine: Machine): Promise<SandboxRecord> {
+    return this.#ends.noteEnded(record, machine);
   }
 
-  async #finishDestroy(record: SandboxRecord): Promise<SandboxRecord> {
-    const host = await this.#placement.of(record.host);
-    const machine = await host.client.deleteMachine(record, record.reason ?? "user");
-    return await this.#recordEnd(record, machine);
-  }
-
-  async #recordEnd(record: SandboxRecord, machine: Machine | undefined): Promise<SandboxRecord> {
-    const ownReason = record.reason === "create_failed" || record.reason === "abandoned";
-    const reason = ownReason ? record.reason : (machine?.reason ?? record.reason ?? "user");
-    const endedAt = machine?.ended_at == null ? this.#clock.now() : Date.parse(machine.ended_at);
-    let current = record;
-    while (current.state !== "destroyed") {
-      const ended = await this.#store.advance(current, "destroyed", {
-        endedAt,
-        ...(machine === undefined ? {} : { told: toldHoldings(machine), use: toldUse(machine) }),
-        ...(reason === null ? {} : { reason }),
-      });
-      current = ended ?? (await this.#reload(current));
-    }
-    return current;
-  }
-
-  /** Records what the host says: the machine has ended or failed. From any state; a record that has ended already stays as it is. */
-  async noteEnded(record: SandboxRecord, machine: Machine): Promise<SandboxRecord> {
-    if (machine.state === "failed") return await this.#noteFailed(record, machine);
-    return await this.noteGone(record, machine.reason ?? "runtime_crashed", machine);
-  }
-
-  /** It can do no more work; the host keeps what is left of it until it is destroyed. */
-  async #noteFailed(record: SandboxRecord, machine: Machine): Promise<SandboxRecord> {
-    const endedAt = machine.ended_at === null ? this.#clock.now() : Date.parse(machine.ended_at);
-    const reason = machine.reason ?? "runtime_crashed";
-    let current = record;
-    while (!isEnding(current.state)) {
-      // One that is thought asleep has been woken and has failed since.
-      const moved =
-        current.state === "hibernated"
-          ? await this.#store.advance(current, "waking", {})
-          : await this.#store.advance(current, "failed", { reason, endedAt, use: toldUse(machine) });
-      current = moved ?? (await this.#reload(current));
-    }
-    return current;
-  }
-
-  /** Records the end of a sandbox whose machine is no more, with or without the host's last word on it. */
-  async noteGone(record: SandboxRecord, reason: EndReason, machine?: Machine): Promise<SandboxRecord> {
-    let current = record;
-    while (current.state !== "destroyed") {
-      if (current.state === "destroying") return await this.#recordEnd(current, machine);
-      const use = machine === undefined ? "lost" : toldUse(machine);
-      const moved = await this.#store.advance(current, "destroying", { reason, use });
-      current = moved ?? (await this.#reload(current));
-    }
-    return current;
+  /** Records the end of a sandbox whose machine is no more. As {@link SandboxEnds.noteGone}. */
+  noteGone(record: SandboxRecord, reason: EndReason, machine?: Machine): Promise<SandboxRecord> {
+    return this.#ends.noteGone(record, reason, machine);
   }
 
   /**
