@@ -63,6 +63,9 @@ check_machine() {
 readonly SYSTEM_PROGRAMS=(
   "mmdebstrap mmdebstrap builds the templates"
   "mkfs.erofs erofs-utils packs them for the runtime"
+  "skopeo skopeo reads container images"
+  "umoci umoci unpacks them"
+  "bash-static bash-static runs commands in images without a shell"
   "ip iproute2 gives every sandbox its network"
   "nft nftables keeps the sandboxes apart"
   "mke2fs e2fsprogs caps every sandbox's disk"

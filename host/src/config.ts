@@ -1,5 +1,5 @@
 import { isIP } from "node:net";
-import { isAbsolute } from "node:path";
+import { isAbsolute, join } from "node:path";
 import { CodedError } from "@torpor/protocol";
 import { z } from "zod";
 
@@ -21,6 +21,28 @@ const configSchema = z.object({
   TORPOR_POOL_TARGET: count(64).default(3),
   TORPOR_POOL_SHELLS: count(64).default(2),
   TORPOR_APT_MIRROR: z.string().optional(),
+  /** Folder of container images that templates can be built from by name; default `images` in the state directory. */
+  TORPOR_IMAGES: absolutePath.optional(),
+  /** Registries that are asked for images, by commas: hosts with ports; `default` for names without a registry. */
+  TORPOR_IMAGE_REGISTRIES: z
+    .string()
+    .transform((text) => text.split(",").map((registry) => registry.trim()))
+    .refine(
+      (list) =>
+        list.every((registry) => /^[A-Za-z0-9.-]+(:\d{1,5})?$|^\[[0-9a-fA-F:]+\](:\d{1,5})?$/.test(registry)),
+      "must be hosts, with ports where need be, separated by commas; `default` for names without a registry",
+    )
+    .default(["default"]),
+  /** PEM file of the authorities that vouch for registries, in place of the system's. */
+  TORPOR_IMAGE_CA_FILE: absolutePath.optional(),
+  /** The most that one image may take while it is unpacked, MiB. */
+  TORPOR_IMAGE_MAX_MB: z.coerce.number().int().min(64).max(1_048_576).default(20_480),
+  HTTP_PROXY: z.string().optional(),
+  HTTPS_PROXY: z.string().optional(),
+  NO_PROXY: z.string().optional(),
+  http_proxy: z.string().optional(),
+  https_proxy: z.string().optional(),
+  no_proxy: z.string().optional(),
   /** Addresses of the name servers that sandboxes' questions go to, by commas; default those of /etc/resolv.conf. */
   TORPOR_RESOLVERS: z
     .string()
@@ -36,6 +58,15 @@ const configSchema = z.object({
   TORPOR_DISK_WATERMARK_PERCENT: z.coerce.number().min(1).max(100).default(90),
 });
 
+const PROXY_VARIABLES = [
+  "HTTP_PROXY",
+  "HTTPS_PROXY",
+  "NO_PROXY",
+  "http_proxy",
+  "https_proxy",
+  "no_proxy",
+] as const;
+
 export interface HostConfig {
   stateDir: string;
   token: string;
@@ -49,6 +80,13 @@ export interface HostConfig {
   poolShells: number;
   aptMirror: string | undefined;
   resolvers: readonly string[] | undefined;
+  images: {
+    dir: string;
+    registries: readonly string[];
+    caFile: string | undefined;
+    maxMib: number;
+    proxyEnv: Readonly<Record<string, string>>;
+  };
   agentPatienceMs: number;
   diskWatermarkPercent: number;
 }
@@ -75,6 +113,15 @@ export function readConfig(environment: NodeJS.ProcessEnv): HostConfig {
     poolShells: values.TORPOR_POOL_SHELLS,
     aptMirror: values.TORPOR_APT_MIRROR,
     resolvers: values.TORPOR_RESOLVERS,
+    images: {
+      dir: values.TORPOR_IMAGES ?? join(values.TORPOR_STATE_DIR, "images"),
+      registries: values.TORPOR_IMAGE_REGISTRIES,
+      caFile: values.TORPOR_IMAGE_CA_FILE,
+      maxMib: values.TORPOR_IMAGE_MAX_MB,
+      proxyEnv: Object.fromEntries(
+        PROXY_VARIABLES.flatMap((name) => (values[name] === undefined ? [] : [[name, values[name]]])),
+      ),
+    },
     agentPatienceMs: values.TORPOR_AGENT_TIMEOUT_SECONDS * 1000,
     diskWatermarkPercent: values.TORPOR_DISK_WATERMARK_PERCENT,
   };

@@ -25,6 +25,7 @@ import { defaultRestoreWidth } from "./machine/pool.ts";
 import { Slots } from "./machine/slots.ts";
 import { TemplatePools } from "./machine/template-pools.ts";
 import { GUEST_PIDS_LIMIT } from "./machine/unlock.ts";
+import { ImagesFolder } from "./oci/images-folder.ts";
 import { Router, type RouterMemory } from "./network/router.ts";
 import { findResolvers, RESOLV_CONF } from "./resolvers.ts";
 import { claimRunFile } from "./run-file.ts";
@@ -36,6 +37,10 @@ const VERSION = "0.1.0";
 const POOL_DISK_MIB = 4096;
 const POOL_MEMORY_MIB = 1024;
 const TIDY_INTERVAL_MS = 60_000;
+/** Images that are copied and unpacked at once: both are work for the disk. */
+const IMAGES_AT_ONCE = 2;
+/** Where Debian's package bash-static has it. */
+const STATIC_BASH = "/bin/bash-static";
 
 async function main(): Promise<void> {
   compileEarly();
@@ -106,6 +111,14 @@ async function main(): Promise<void> {
     guestBinaryPath: config.guestBinaryPath,
     cacheDir: join(hostDir, "cache"),
     mirror: config.aptMirror,
+    images: {
+      folder: new ImagesFolder(config.images.dir),
+      registries: config.images.registries,
+      registryAccess: { caFile: config.images.caFile, proxyEnv: config.images.proxyEnv },
+      bashPath: STATIC_BASH,
+      maxMib: config.images.maxMib,
+      gate: new Gate(IMAGES_AT_ONCE),
+    },
   });
   const headroom = await watchHeadroom(hostDir, config.diskWatermarkPercent, scope);
   const images = new ImageStore(join(hostDir, "images"));
@@ -144,7 +157,10 @@ async function main(): Promise<void> {
   scope.defer(() => machines.stopWatching());
   await pools.start();
   const reconciliation = new Reconciliation({ machines, slots, images, log });
-  scope.defer(keepTidy(journal, reconciliation, log));
+  const sweepImages = async (): Promise<void> => {
+    await pools.sweepImages(await machines.templatesInUse());
+  };
+  scope.defer(keepTidy(journal, reconciliation, sweepImages, log));
 
   let drained: Promise<void> | undefined;
   const health = async (): Promise<HostHealth> => ({
@@ -211,7 +227,12 @@ async function main(): Promise<void> {
 }
 
 /** Keeps the journal small and the machine free of what nobody owns, now and once a minute. @returns stops it */
-function keepTidy(journal: Journal, reconciliation: Reconciliation, log: Log): () => void {
+function keepTidy(
+  journal: Journal,
+  reconciliation: Reconciliation,
+  sweepImages: () => Promise<void>,
+  log: Log,
+): () => void {
   const tidy = (): void => {
     try {
       journal.prune(Date.now());
@@ -219,6 +240,7 @@ function keepTidy(journal: Journal, reconciliation: Reconciliation, log: Log): (
       log.error({ op: "journal.prune", err: error }, "will be tried again in a minute");
     }
     reconciliation.sweep().catch((error: unknown) => log.error({ op: "host.sweep", err: error }));
+    sweepImages().catch((error: unknown) => log.error({ op: "host.sweepImages", err: error }));
   };
   tidy();
   const timer = setInterval(tidy, TIDY_INTERVAL_MS);

@@ -23,6 +23,13 @@ describe("the host's configuration", () => {
       aptMirror: undefined,
       agentPatienceMs: 30_000,
       diskWatermarkPercent: 90,
+      images: {
+        dir: "/var/lib/torpor/images",
+        registries: ["default"],
+        caFile: undefined,
+        maxMib: 20_480,
+        proxyEnv: {},
+      },
     });
   });
 

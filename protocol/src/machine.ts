@@ -16,7 +16,8 @@
  *                                             those of that time, one of now included while it runs
  *     GET    /v1/events?after=N&wait_ms=M     HostEvents (long poll)
  *     GET    /v1/templates                    { templates: Template[] }
- *     POST   /v1/templates/{name}/build       NDJSON of TemplateBuildEvent
+ *     POST   /v1/templates/{name}/build       {image?} -> NDJSON of TemplateBuildEvent; `image` makes it from a container image
+ *     POST   /v1/images                       ImageRequest -> likewise; the template's name is good in a MachineSpec alone
  *     DELETE /v1/templates/{name}             204
  *     POST   /v1/machines/{id}/pause|resume|wake    Machine; joins one under way, 200 when it is so already
  *     POST   /v1/machines/{id}/hibernate      {memory}, which may be left out -> Machine; likewise
@@ -39,6 +40,7 @@ import { sandboxIdSchema, snapshotIdSchema, templateNameSchema } from "./ids.ts"
 import { type NetworkPolicy, networkPolicySchema } from "./network-policy.ts";
 import { type ActivityKind, type Attestation, envSchema, type HoldKind, secretsSchema } from "./sandbox.ts";
 import type { EndReason } from "./states.ts";
+import { imageTemplateSchema } from "./template.ts";
 
 /** Headers between server and host on the ports of a guest; none of them reaches a program of the owner's. */
 export const PORT_HEADERS = {
@@ -56,7 +58,7 @@ export const PORT_HEADERS = {
 
 export const machineSpecSchema = z.strictObject({
   generation: z.number().int().min(1),
-  template: templateNameSchema,
+  template: z.union([templateNameSchema, imageTemplateSchema]),
   tenant: z.string(),
   cpu: z.number().positive(),
   memory_mb: z.number().int().positive(),

@@ -69,13 +69,19 @@ class Templates:
         self,
         name: str,
         *,
+        image: Optional[str] = None,
         on_progress: Optional[Callable[[BuildProgress], object]] = None,
         call_timeout_seconds: float = 0,
     ) -> TemplateBuild:
-        """Builds a template, or finds it built. It takes the time it takes (minutes) unless a limit is given."""
+        """
+        Builds a template, or finds it built. It takes the time it takes (minutes) unless a limit is given. `image`: make
+        it from this container image instead of a recipe: `oci:DIR[:IMAGE]`, `docker-archive:FILE[:IMAGE]`,
+        `oci-archive:FILE[:IMAGE]` or a bare path, on the host's machine; else the name of an image, local or at a registry.
+        """
         request = Request(
             "POST",
             f"{_path(name)}/build",
+            query={"image": image},
             accept="application/x-ndjson",
             call_timeout_seconds=call_timeout_seconds,
         )

@@ -29,6 +29,11 @@ export interface BuildProgress {
 }
 
 export interface TemplateBuildOptions extends CallOptions {
+  /**
+   * Make it from this container image instead of a recipe: `oci:DIR[:IMAGE]`, `docker-archive:FILE[:IMAGE]`,
+   * `oci-archive:FILE[:IMAGE]` or a bare path, on the host's machine; else the name of an image, local or at a registry.
+   */
+  image?: string | undefined;
   /** Called as the build goes on; awaited. */
   onProgress?: ((progress: BuildProgress) => unknown) | undefined;
 }
@@ -67,8 +72,9 @@ export class Templates {
 
   /** Builds a template, or finds it built. Without `timeoutMs` it takes the time it takes (minutes). */
   async build(name: string, options: TemplateBuildOptions = {}): Promise<TemplateBuild> {
-    const { signal, timeoutMs = 0, onProgress } = options;
-    const path = `${templatePath(name)}/build`;
+    const { signal, timeoutMs = 0, onProgress, image } = options;
+    const from = image === undefined ? "" : `?image=${encodeURIComponent(image)}`;
+    const path = `${templatePath(name)}/build${from}`;
     const accept = "application/x-ndjson";
     const open = await this.#transport.open({ method: "POST", path, accept, signal, timeoutMs });
     for await (const line of decodeNdjson(downloadStream(open, `building ${name}`, true))) {

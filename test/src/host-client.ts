@@ -156,8 +156,15 @@ export class HostClient {
   }
 
   /** Builds a template, or finds it built. @throws Error with the build's own message */
-  async buildTemplate(name: string, onStage: (stage: string) => void = () => {}): Promise<Template> {
-    const incoming = await this.http.open(`/v1/templates/${name}/build`, { method: "POST" });
+  async buildTemplate(
+    name: string,
+    onStage: (stage: string) => void = () => {},
+    image?: string,
+  ): Promise<Template> {
+    const incoming = await this.http.open(`/v1/templates/${name}/build`, {
+      method: "POST",
+      body: JSON.stringify({ image }),
+    });
     let text = "";
     let stage = "";
     let last: TemplateBuildEvent | undefined;

@@ -33,7 +33,7 @@ beforeAll(() => {
 afterAll(() => rmSync(context, { recursive: true, force: true }));
 
 describe("templates built with E2B's published builder", () => {
-  const torpor = useInstance({ server: true });
+  const torpor = useInstance({ server: true, env: { TORPOR_IMAGE_REGISTRIES: "127.0.0.1:1" } });
   const options = () => e2bOptions(torpor());
   const client = () => new Torpor({ url: torpor().url, apiKey: torpor().apiKey });
   const builder = () => Template({ fileContextPath: context });
@@ -273,7 +273,7 @@ describe("templates built with E2B's published builder", () => {
       [builder().fromBaseImage().setUser("; exit 1"), /'; exit 1' is not a user name/],
       [builder().fromBaseImage().setWorkdir("/etc/passwd"), /failed to create workdir '\/etc\/passwd'/],
       [builder().fromTemplate("never-built"), /never-built/],
-      [builder().fromImage("python:3.99"), /pulls no container images.*fromTemplate\('base'\)/],
+      [builder().fromImage("python:3.99"), /image 'python:3.99' .*not among the local images/],
       [
         builder().fromBaseImage().setStartCmd("./nowhere", waitForFile("/tmp/never")),
         /start command failed: exit status 127/,

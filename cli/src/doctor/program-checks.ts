@@ -48,6 +48,15 @@ export function programChecks({ env, root }: ProgramCheckOptions): Check[] {
     },
     present("mmdebstrap", "mmdebstrap", "mmdebstrap", "builds the templates' root filesystems"),
     present("mkfs.erofs", "mkfs.erofs", "erofs-utils", "packs a template's root filesystem for the runtime"),
+    present("skopeo", "skopeo", "skopeo", "copies the container images that templates are made from", false),
+    present("umoci", "umoci", "umoci", "unpacks those images", false),
+    present(
+      "bash-static",
+      "bash-static",
+      "bash-static",
+      "runs commands in sandboxes of images without a bash",
+      false,
+    ),
     present("ip", "ip", "iproute2", "makes each sandbox's network namespace and link"),
     present(
       "nft",

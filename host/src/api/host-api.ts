@@ -4,16 +4,19 @@ import type { Duplex } from "node:stream";
 import { type Log, responseInsteadOfUpgrade } from "@torpor/base";
 import {
   CodedError,
+  buildTemplateSchema,
   createSnapshotSchema,
   hibernateSchema,
   END_REASONS,
   type EndReason,
   type HostHealth,
+  imageRequestSchema,
   machineIdSchema,
   machineSpecSchema,
   machineUpdateSchema,
   PORT_HEADERS,
   randomText,
+  type Template,
   type TemplateBuildEvent,
 } from "@torpor/protocol";
 import type { EventFeed } from "../machine/event-feed.ts";
@@ -254,8 +257,22 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
     {
       method: "POST",
       pattern: /^\/v1\/templates\/([^/]+)\/build$/,
-      answer: ({ outgoing, parts: [name = ""], signal }) =>
-        buildTemplateStream(pools, name, outgoing, signal),
+      answer: async ({ incoming, outgoing, parts: [name = ""], signal }) => {
+        const { image } = await readJson(incoming, buildTemplateSchema, {});
+        await buildTemplateStream(outgoing, (report) =>
+          image === undefined
+            ? pools.build(name, report, signal)
+            : pools.buildFromImage(decodeURIComponent(name), image, report, signal),
+        );
+      },
+    },
+    {
+      method: "POST",
+      pattern: /^\/v1\/images$/,
+      answer: async ({ incoming, outgoing, signal }) => {
+        const wanted = await readJson(incoming, imageRequestSchema);
+        await buildTemplateStream(outgoing, (report) => pools.prepareImage(wanted, report, signal));
+      },
     },
     {
       method: "DELETE",
@@ -293,17 +310,15 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
 
 /** NDJSON: progress as it comes, then `done` or `error`. A caller who leaves ends the build. */
 async function buildTemplateStream(
-  pools: TemplatePools,
-  name: string,
   outgoing: ServerResponse,
-  signal: AbortSignal,
+  build: (report: (event: TemplateBuildEvent) => void) => Promise<{ template: Template; cached: boolean }>,
 ): Promise<void> {
   const write = (event: TemplateBuildEvent): void => {
     if (!outgoing.headersSent) outgoing.writeHead(200, { "content-type": "application/x-ndjson" });
     outgoing.write(`${JSON.stringify(event)}\n`);
   };
   try {
-    const { template, cached } = await pools.build(name, write, signal);
+    const { template, cached } = await build(write);
     write({ type: "done", template, cached });
   } catch (error) {
     if (!outgoing.headersSent) throw error;

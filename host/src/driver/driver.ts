@@ -67,8 +67,17 @@ export interface DriverInfo {
  */
 export interface Driver {
   readonly info: DriverInfo;
-  /** Writes the root filesystem in `rootfsDir` to the file `imagePath`, in the form this driver runs machines from. */
-  packRoot(rootfsDir: string, imagePath: string, signal?: AbortSignal): Promise<MachineRoot>;
+  /**
+   * Writes the root filesystem in `rootfsDir` to the file `imagePath`, in the form this driver runs machines from.
+   *
+   * @param mountsOf a process that sees `rootfsDir` in its mounts; default: this one does
+   */
+  packRoot(
+    rootfsDir: string,
+    imagePath: string,
+    signal?: AbortSignal,
+    mountsOf?: number,
+  ): Promise<MachineRoot>;
   /** Starts a machine from its root filesystem; the guest agent comes up by itself. */
   boot(
     root: MachineRoot,

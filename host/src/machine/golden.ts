@@ -90,6 +90,8 @@ export function templatePreparation(
 /** Boots the template cold, waits until the agent is up and locked, and checkpoints it. The rename is the commit. */
 export async function bakeGolden(options: {
   rootfsDir: string;
+  /** A process that sees `rootfsDir` in its mounts; default: this one does. */
+  mountsOf?: number | undefined;
   /** The template's environment, user and working directory, with which its shells wait, and its services. */
   settings: Pick<TemplateManifest, "env" | "user" | "workdir" | "services">;
   goldenDir: string;
@@ -99,14 +101,14 @@ export async function bakeGolden(options: {
   diskMib: number;
   signal?: AbortSignal | undefined;
 }): Promise<Golden> {
-  const { rootfsDir, settings, goldenDir, driver, slots, limits, diskMib, signal } = options;
+  const { rootfsDir, mountsOf, settings, goldenDir, driver, slots, limits, diskMib, signal } = options;
   const unfinished = `${goldenDir}.unfinished`;
   await rm(unfinished, { recursive: true, force: true });
   await mkdir(unfinished, { recursive: true, mode: 0o700 });
   const place = await slots.make(diskMib, "none");
   const guest = new GuestClient(place.address);
   try {
-    const root = await driver.packRoot(rootfsDir, join(unfinished, ROOT), signal);
+    const root = await driver.packRoot(rootfsDir, join(unfinished, ROOT), signal, mountsOf);
     const machine = await driver.boot(root, place, limits, signal);
     const { locked } = await guest.waitUntilUp(BOOT_TIMEOUT_MS, signal);
     if (!locked)

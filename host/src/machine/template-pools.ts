@@ -1,9 +1,24 @@
 import type { Clock, Gate, Log } from "@torpor/base";
-import { CodedError, type Template, type TemplateBuildEvent } from "@torpor/protocol";
+import {
+  CodedError,
+  type ImageCredentials,
+  imageTemplateSchema,
+  type Template,
+  type TemplateBuildEvent,
+} from "@torpor/protocol";
 import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
-import { buildTemplate, loadRecipe, type StoredTemplate, type TemplateStore } from "../template/index.ts";
+import {
+  type BuildProgress,
+  buildTemplate,
+  listRecipes,
+  loadRecipe,
+  type StoredTemplate,
+  TEMPLATE_NAME,
+  type TemplateStore,
+} from "../template/index.ts";
 import { bakeGolden, findGolden, findRoot, goldenName, templatePreparation } from "./golden.ts";
 import type { GuestPreparation } from "./guest-client.ts";
+import { ImageTemplates, type ImageTemplatesOptions } from "./image-templates.ts";
 import type { MachineSource } from "./machine-parts.ts";
 import type { BootedTemplate, OnPlace, RestoreTarget } from "./sleep.ts";
 import { Pool, type PristineMachine } from "./pool.ts";
@@ -28,7 +43,14 @@ export interface TemplatePoolsOptions {
   cacheDir: string;
   /** Archive to build from; default: the machine's own apt configuration. */
   mirror?: string | undefined;
+  /** How templates are made from container images. */
+  images: Pick<
+    ImageTemplatesOptions,
+    "folder" | "registries" | "registryAccess" | "bashPath" | "maxMib" | "gate"
+  >;
 }
+
+const IMAGE = "image:";
 
 interface OpenPool {
   template: StoredTemplate;
@@ -40,9 +62,17 @@ export class TemplatePools implements MachineSource, RestoreTarget {
   readonly #options: TemplatePoolsOptions;
   /** By template name. */
   readonly #open = new Map<string, Promise<OpenPool>>();
+  readonly #images: ImageTemplates;
 
   constructor(options: TemplatePoolsOptions) {
     this.#options = options;
+    this.#images = new ImageTemplates({
+      ...options,
+      ...options.images,
+      bake: async ({ dir, mountsOf }, goldenDir, settings, signal) => {
+        await bakeGolden({ ...options, rootfsDir: dir, mountsOf, settings, goldenDir, signal });
+      },
+    });
   }
 
   /** Opens a pool for every template that has a golden snapshot of this driver; others wait for their first build. */
@@ -142,7 +172,11 @@ export class TemplatePools implements MachineSource, RestoreTarget {
 
   async status(): Promise<{ template: string; ready: number; target: number; empty: number }[]> {
     const settled = await Promise.allSettled(this.#open.values());
-    return settled.flatMap((outcome) => (outcome.status === "fulfilled" ? [outcome.value.pool.status] : []));
+    return settled.flatMap((outcome) =>
+      outcome.status === "fulfilled" && !outcome.value.pool.status.template.startsWith(IMAGE)
+        ? [outcome.value.pool.status]
+        : [],
+    );
   }
 
   #pool(name: string): Promise<OpenPool> {
@@ -169,7 +203,13 @@ export class TemplatePools implements MachineSource, RestoreTarget {
       restoreGate,
       preparation,
     } = this.#options;
-    const template = await store.resolve(name);
+    const isUnnamedImage = imageTemplateSchema.safeParse(name).success;
+    const template = isUnnamedImage ? await store.find(name.slice(IMAGE.length)) : await store.resolve(name);
+    if (template === undefined)
+      throw new CodedError(
+        "template_not_found",
+        "the template of this image is not on the host any more; build it again",
+      );
     const golden = await findGolden(template.goldenDir(goldenName(driver)), driver);
     if (golden === undefined) {
       throw new CodedError(
@@ -184,8 +224,9 @@ export class TemplatePools implements MachineSource, RestoreTarget {
       slots,
       clock,
       log,
-      readyTarget,
-      shellTarget,
+      // A template is built from it now and then: nothing waits for that.
+      readyTarget: isUnnamedImage ? 0 : readyTarget,
+      shellTarget: isUnnamedImage ? 0 : shellTarget,
       diskMib,
       limits,
       restoreGate,
@@ -218,6 +259,55 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     report({ type: "progress", stage: "golden", label: "Baking the golden snapshot", fraction: 1 });
     await this.#replacePool(name, built.hash);
     return { template: await this.#describe(built), cached: built.cached && !baked };
+  }
+
+  /** As {@link TemplatePools.build}, from a container image that an operator names. */
+  async buildFromImage(
+    name: string,
+    image: string,
+    report: (event: TemplateBuildEvent) => void,
+    signal?: AbortSignal,
+  ): Promise<{ template: Template; cached: boolean }> {
+    if (!TEMPLATE_NAME.test(name))
+      throw new CodedError(
+        "invalid_request",
+        `'${name.slice(0, 80)}' cannot be a template's name: use lower-case letters, digits and hyphens`,
+      );
+    const { store, recipeDirs } = this.#options;
+    if ((await listRecipes(recipeDirs)).includes(name))
+      throw new CodedError(
+        "already_exists",
+        `template ${name} is made from a recipe of that name; choose another name for the image`,
+      );
+    const { template, cached } = await this.#images.make(
+      { image, by: "operator" },
+      progressOf(report),
+      signal,
+    );
+    await store.commitName(name, template.hash);
+    await this.#replacePool(name, template.hash);
+    return { template: { ...(await this.#describe(template)), name }, cached };
+  }
+
+  /** The template of an image that a tenant builds from: it has no name but the one in the answer, and no waiting machines. */
+  async prepareImage(
+    wanted: { image: string; credentials: ImageCredentials | null; owner: string },
+    report: (event: TemplateBuildEvent) => void,
+    signal?: AbortSignal,
+  ): Promise<{ template: Template; cached: boolean }> {
+    const { template, cached } = await this.#images.make(
+      { ...wanted, by: "tenant" },
+      progressOf(report),
+      signal,
+    );
+    return { template: { ...(await this.#describe(template)), name: `${IMAGE}${template.hash}` }, cached };
+  }
+
+  /** Removes templates of images that nobody needs any more. @returns how many */
+  async sweepImages(inUse: ReadonlySet<string>): Promise<number> {
+    const hashes = await this.#images.unused(inUse);
+    for (const hash of hashes) await this.remove(hash, inUse);
+    return hashes.length;
   }
 
   async #bakeMissing(template: StoredTemplate, signal: AbortSignal | undefined): Promise<boolean> {
@@ -260,12 +350,12 @@ export class TemplatePools implements MachineSource, RestoreTarget {
   /** @throws CodedError `template_not_found`, or `conflict` when a machine stands on it */
   async remove(nameOrHash: string, inUse: ReadonlySet<string>): Promise<void> {
     const { store } = this.#options;
-    const template = await store.resolve(nameOrHash);
+    const template = (await store.find(nameOrHash)) ?? (await store.resolve(nameOrHash));
     if (inUse.has(template.hash)) {
       await store.remove(template.hash, { inUse: () => true }); // throws the conflict
       return;
     }
-    for (const name of template.names) {
+    for (const name of [...template.names, `${IMAGE}${template.hash}`]) {
       const open = await this.#open.get(name)?.catch(() => undefined);
       this.#open.delete(name);
       await open?.pool.stop();
@@ -300,4 +390,8 @@ function templateGone(hash: string): CodedError {
     `the template it stands on (${hash.slice(0, 16)}) is not on this host any more; build it again`,
     { details: { template_hash: hash } },
   );
+}
+
+function progressOf(report: (event: TemplateBuildEvent) => void): (progress: BuildProgress) => void {
+  return (progress) => report({ type: "progress", ...progress });
 }

@@ -20,27 +20,28 @@ export interface HashedInputs {
 /** SHA-256, hex, over a canonical form of all inputs: the name under which the template is stored. */
 export function contentHash(inputs: HashedInputs): string {
   const { layers, ...declared } = inputs.recipe;
-  return sha256(
-    Buffer.from(
-      canonicalJson({
-        builderVersion: BUILDER_VERSION,
-        architecture: inputs.architecture,
-        driverVersion: inputs.driverVersion,
-        guestSha256: inputs.guestSha256,
-        recipe: declared,
-        layers: layers.map((layer) => ({
-          name: layer.name,
-          setup: layer.setup === undefined ? null : sha256(layer.setup),
-          entries: layer.entries.map(({ path, kind, mode, content }) => ({
-            path,
-            kind,
-            mode,
-            content: sha256(content),
-          })),
-        })),
-      }),
-    ),
-  );
+  return jsonHash({
+    builderVersion: BUILDER_VERSION,
+    architecture: inputs.architecture,
+    driverVersion: inputs.driverVersion,
+    guestSha256: inputs.guestSha256,
+    recipe: declared,
+    layers: layers.map((layer) => ({
+      name: layer.name,
+      setup: layer.setup === undefined ? null : sha256(layer.setup),
+      entries: layer.entries.map(({ path, kind, mode, content }) => ({
+        path,
+        kind,
+        mode,
+        content: sha256(content),
+      })),
+    })),
+  });
+}
+
+/** SHA-256, hex, over a canonical form of any value of JSON. */
+export function jsonHash(value: unknown): string {
+  return sha256(Buffer.from(canonicalJson(value)));
 }
 
 /** SHA-256 of a file, hex, read in pieces. */

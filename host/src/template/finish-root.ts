@@ -7,13 +7,16 @@ import { placeFile, placeFolder, placeIn } from "./place-file.ts";
 import type { Recipe } from "./recipe.ts";
 
 /** Where every template has the guest agent. */
-const GUEST_PATH = "/usr/local/lib/torpor/torpor-guest";
+export const GUEST_PATH = "/usr/local/lib/torpor/torpor-guest";
 
 /**
  * Makes /tmp not empty: over an empty one gVisor mounts a tmpfs, which is memory, and filling it would end the sandbox
  * instead of the writer. The agent removes the file when the golden snapshot is baked.
  */
-const TMP_ON_DISK_PATH = "/tmp/.torpor-on-disk";
+export const TMP_ON_DISK_PATH = "/tmp/.torpor-on-disk";
+
+/** A sandbox's /etc/hosts until it has a name of its own. */
+export const HOSTS = "127.0.0.1\tlocalhost torpor\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
 /** Folders whose content is emptied: caches, logs and scratch space differ in every build and serve nobody. */
 const EMPTIED = [
@@ -86,11 +89,7 @@ export async function finishRoot(root: string, options: FinishOptions): Promise<
   await placeFile(root, "/etc/machine-id", "");
   await placeFile(root, "/etc/resolv.conf", "");
   await placeFile(root, "/etc/hostname", "torpor\n");
-  await placeFile(
-    root,
-    "/etc/hosts",
-    "127.0.0.1\tlocalhost torpor\n::1\tlocalhost ip6-localhost ip6-loopback\n",
-  );
+  await placeFile(root, "/etc/hosts", HOSTS);
   for (const dir of ["/etc/torpor", "/etc/torpor/on-restore.d", "/etc/torpor/before-freeze.d", "/run/torpor"])
     await placeFolder(root, dir);
   const lock = await placeIn(root, "/run/lock");

@@ -7,14 +7,17 @@ export const manifestSchema = z.object({
   /** Content hash of recipe, guest agent and driver; also the folder's name. */
   hash: z.string().regex(/^[0-9a-f]{64}$/),
   description: z.string(),
-  suite: z.string(),
+  /** Debian's code name; left out for one made from an image. */
+  suite: z.string().optional(),
   architecture: z.string(),
   builderVersion: z.number().int(),
   driverVersion: z.string(),
   guestSha256: z.string(),
   sourceDateEpoch: z.number().int(),
-  /** Digest of every file's path, mode, owner, time and content; see `digestTree`. */
-  treeDigest: z.string(),
+  /** Digest of every file's path, mode, owner, time and content; see `digestTree`. Left out for one made from an image. */
+  treeDigest: z.string().optional(),
+  /** Made from a container image: its name when that was first done, and the digest of its configuration. */
+  image: z.object({ reference: z.string(), configDigest: z.string() }).optional(),
   /** Disk space of the root. */
   sizeBytes: z.number().int(),
   entryCount: z.number().int(),

@@ -7,6 +7,8 @@ export interface StreamLinesOptions {
   /** Each line of standard output and standard error, without its end. */
   onLine: (line: string) => void;
   timeoutMs: number;
+  /** A process whose mounts it starts from; default: those of this process. */
+  mountsOf?: number;
   signal?: AbortSignal;
 }
 
@@ -29,6 +31,7 @@ export async function streamLinesContained(
   const contained = [
     "--pdeathsig",
     "KILL",
+    ...(options.mountsOf === undefined ? [] : ["nsenter", `--mount=/proc/${options.mountsOf}/ns/mnt`, "--"]),
     "unshare",
     "--mount",
     "--pid",

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { lstat, mkdir, readFile, readdir, readlink, rename, rm, symlink } from "node:fs/promises";
+import { lstat, mkdir, readFile, readdir, readlink, rename, rm, symlink, utimes } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { run } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
@@ -69,7 +69,8 @@ export class TemplateStore {
   }
 
   /**
-   * The template of a name, a hash, or the first 8 or more digits of one.
+   * The template of a name, a hash, or the first 8 or more digits of one. One made from an image is found by its names alone:
+   * it may be one tenant's, and hashes can be worked out.
    *
    * @throws CodedError `template_not_found`, or `invalid_request` when several hashes begin so
    */
@@ -90,6 +91,16 @@ export class TemplateStore {
   async find(hash: string): Promise<StoredTemplate | undefined> {
     if (!HASH.test(hash) || !(await exists(join(this.templatesDir, hash)))) return undefined;
     return this.#read(hash, (await this.#namesByHash()).get(hash) ?? []);
+  }
+
+  /** Notes that somebody builds on it, Unix milliseconds. */
+  async markUsed(hash: string, at: number): Promise<void> {
+    await utimes(join(this.templatesDir, hash, "manifest.json"), at / 1_000, at / 1_000);
+  }
+
+  /** When that was last; at first, when it was made. */
+  async lastUse(hash: string): Promise<number> {
+    return (await lstat(join(this.templatesDir, hash, "manifest.json"))).mtimeMs;
   }
 
   /** Makes `name` lead to `hash`, in one step. @throws CodedError `invalid_request` for a bad name, `template_not_found` for a hash that is not here */
@@ -134,7 +145,7 @@ export class TemplateStore {
     nameOrHash: string,
     options: { inUse: (hash: string) => boolean | Promise<boolean> },
   ): Promise<void> {
-    const { hash, name } = await this.resolve(nameOrHash);
+    const { hash, name } = (await this.find(nameOrHash)) ?? (await this.resolve(nameOrHash));
     const unlock = await lockTemplate(this.templatesDir, hash);
     try {
       if (await options.inUse(hash)) {
@@ -208,9 +219,12 @@ export class TemplateStore {
 
   async #hashOfPrefix(prefix: string): Promise<string | undefined> {
     if (!HASH_PREFIX.test(prefix)) return undefined;
-    const matches = (await readdirOrNone(this.templatesDir)).filter(
-      (name) => HASH.test(name) && name.startsWith(prefix),
-    );
+    const names = await this.#namesByHash();
+    const matches: string[] = [];
+    for (const hash of await readdirOrNone(this.templatesDir)) {
+      if (!HASH.test(hash) || !hash.startsWith(prefix)) continue;
+      if (names.has(hash) || (await this.#read(hash, [])).manifest.image === undefined) matches.push(hash);
+    }
     if (matches.length > 1) {
       throw new CodedError(
         "invalid_request",

@@ -4,6 +4,7 @@ import {
   CodedError,
   type HostEvents,
   type HostHealth,
+  type ImageRequest,
   type Machine,
   type MachineSample,
   type MachineSnapshot,
@@ -12,7 +13,7 @@ import {
   type SnapshotDefaults,
   type Template,
 } from "@torpor/protocol";
-import type { HostScope, ServerScope } from "../auth/tenant-scope.ts";
+import type { HostScope, ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import type { SnapshotRecord } from "../store/snapshot-store.ts";
 import { type CallOptions, type HostAddress, HostConnection } from "./host-connection.ts";
 import type { OwnedMachine } from "./owned-machine.ts";
@@ -188,6 +189,16 @@ export class HostClient {
   ): Promise<IncomingMessage> {
     return this.#connection.call("POST", `/v1/templates/${encodeURIComponent(name)}/build`, {
       body,
+      headTimeoutMs: 0,
+      signal,
+      headers: { "content-type": "application/json" },
+    });
+  }
+
+  /** NDJSON of TemplateBuildEvent: the template of a container image, for whoever `scope` is. */
+  prepareImage(_scope: TenantScope, request: ImageRequest, signal: AbortSignal): Promise<IncomingMessage> {
+    return this.#connection.call("POST", "/v1/images", {
+      body: jsonBody(request),
       headTimeoutMs: 0,
       signal,
       headers: { "content-type": "application/json" },

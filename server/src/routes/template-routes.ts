@@ -1,5 +1,11 @@
 import { pipeline } from "node:stream/promises";
-import { CodedError, type Template, templateNameSchema, templateSchema } from "@torpor/protocol";
+import {
+  buildTemplateSchema,
+  CodedError,
+  type Template,
+  templateNameSchema,
+  templateSchema,
+} from "@torpor/protocol";
 import { z } from "zod";
 import { requireWholeServer } from "../auth/whole-server.ts";
 import type { HostClient } from "../host/host-client.ts";
@@ -58,14 +64,16 @@ export function addTemplateRoutes(deps: RouteDeps): void {
       tag: "templates",
       summary: "Build a template",
       description:
-        "NDJSON: `progress` lines, then `done` or `error`. Templates are addressed by content, so building one that exists is quick and harmless: an Idempotency-Key adds nothing. For the operator's account, with a key bound to no tenant.",
+        "From its recipe, or from a container image (`image`). NDJSON: `progress` lines, then `done` or `error`. Templates are addressed by content, so building one that exists is quick and harmless: an Idempotency-Key adds nothing. For the operator's account, with a key bound to no tenant.",
       scope: "template:write",
+      query: buildTemplateSchema,
       answers: { 200: { description: "Progress", mediaType: "application/x-ndjson" } },
     },
     async (call) => {
       const scope = requireWholeServer(call.caller, "templates");
       const host = await anyHost(deps);
-      const answer = await host.buildTemplate(scope, templateName(call), Buffer.alloc(0), call.signal);
+      const body = Buffer.from(JSON.stringify(call.query));
+      const answer = await host.buildTemplate(scope, templateName(call), body, call.signal);
       call.outgoing.writeHead(200, {
         "content-type": "application/x-ndjson",
         "cache-control": "no-cache, no-transform",

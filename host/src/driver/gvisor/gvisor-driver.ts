@@ -72,19 +72,25 @@ export class GvisorDriver implements Driver {
     };
   }
 
-  async packRoot(rootfsDir: string, imagePath: string, signal?: AbortSignal): Promise<MachineRoot> {
+  async packRoot(
+    rootfsDir: string,
+    imagePath: string,
+    signal?: AbortSignal,
+    mountsOf?: number,
+  ): Promise<MachineRoot> {
     const unfinished = `${imagePath}.unfinished`;
     try {
       // The subset of EROFS that the sentry reads: no inline data, long inodes, no compression.
+      const pack = [
+        "mkfs.erofs",
+        "--quiet",
+        "-Enoinline_data,force-inode-extended",
+        ...FIXED_UUID,
+        unfinished,
+        rootfsDir,
+      ] as const;
       await run(
-        [
-          "mkfs.erofs",
-          "--quiet",
-          "-Enoinline_data,force-inode-extended",
-          ...FIXED_UUID,
-          unfinished,
-          rootfsDir,
-        ],
+        mountsOf === undefined ? pack : ["nsenter", `--mount=/proc/${mountsOf}/ns/mnt`, "--", ...pack],
         withSignal({ timeoutMs: 600_000, maxOutputBytes: 64 * 1024 }, signal),
       );
       await sync(unfinished);

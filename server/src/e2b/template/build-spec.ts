@@ -6,7 +6,12 @@ const text = z.string().max(256 * 1024);
 export const buildSpecSchema = z.object({
   fromImage: z.string().max(1024).nullish(),
   fromTemplate: z.string().max(256).nullish(),
-  fromImageRegistry: z.unknown().optional(),
+  fromImageRegistry: z
+    .unknown()
+    .optional()
+    .describe(
+      "Name and password for the image's registry, or a service account; kept for as long as the build takes.",
+    ),
   steps: z
     .array(
       z.object({

@@ -109,6 +109,7 @@ const WORKDIR_SCRIPT = `
 set -e
 dir=$1 owner=$2
 case $dir in /*) ;; *) dir=$PWD/$dir ;; esac
+if [ -d "$dir" ]; then cd -- "$dir" && pwd && exit; fi
 missing=()
 at=$dir
 while [ ! -e "$at" ] && [ "$at" != / ]; do missing+=("$at"); at=$(dirname -- "$at"); done
@@ -139,6 +140,13 @@ async function makeWorkdir([path = ""]: string[], context: BuildContext, parts: 
   return stdout.replace(/\n$/, "");
 }
 
+// Small images have neither `id` nor `useradd`, but busybox's `adduser`.
+const USER_SCRIPT = `
+while IFS=: read -r name rest; do [ "$name" != "$1" ] || exit 0; done </etc/passwd
+PATH=$PATH:/usr/sbin:/sbin
+if command -v useradd >/dev/null; then useradd --create-home --shell /bin/bash -- "$1"
+else adduser -D -s /bin/bash "$1"; fi`;
+
 /** A user that is missing is made, with a home. */
 async function makeUser([name = ""]: string[], parts: StepParts): Promise<string> {
   if (!USER_NAME.test(name))
@@ -147,13 +155,7 @@ async function makeUser([name = ""]: string[], parts: StepParts): Promise<string
     );
   const said: string[] = [];
   const { failure } = await parts.sandbox.run({
-    command: [
-      "/bin/bash",
-      "-c",
-      'id -u -- "$1" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash -- "$1"',
-      "user",
-      name,
-    ],
+    command: ["/bin/bash", "-c", USER_SCRIPT, "user", name],
     user: "root",
     cwd: "/",
     onLine: (stream, line) => stream === "stderr" && said.push(line),

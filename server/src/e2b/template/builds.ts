@@ -15,6 +15,7 @@ import { BuildFailed, failureText } from "./build-failed.ts";
 import { chooseTemplate } from "./choose-template.ts";
 import { BuildLog } from "./build-log.ts";
 import type { BuildSpec } from "./build-spec.ts";
+import { prepareImage } from "./prepare-image.ts";
 import { BUILD_TTL_SECONDS, runBuild, StepFailed } from "./run-build.ts";
 import type { TemplateFiles } from "./template-files.ts";
 import { requireFewUnfinished } from "./unfinished-builds.ts";
@@ -94,7 +95,7 @@ export class Builds {
     spec: BuildSpec,
     abort: AbortController,
   ): Promise<void> {
-    const { store, logStore, snapshots, files, clock, log } = this.#options;
+    const { store, logStore, snapshots, files, placement, clock, log } = this.#options;
     const startedAt = clock.monotonic();
     const buildLog = new BuildLog({ store: logStore, build, clock, log });
     const tooLong = clock.after(MAX_BUILD_MS, () =>
@@ -112,6 +113,10 @@ export class Builds {
             ...this.#options,
             resolve: (by, reference) => chooseTemplate(this.#options, by, reference),
             files: (hash) => files.open(build, hash),
+            prepareImage: async (by, request, follow) => {
+              const { client } = await placement.choose({ cpu: 0, memoryMb: 0, diskMb: 0 });
+              return await prepareImage(client, by, request, follow);
+            },
           },
         ),
       );

@@ -8,13 +8,15 @@ import type { SandboxRecord } from "../../store/sandbox-record.ts";
 import type { SnapshotRecord } from "../../store/snapshot-store.ts";
 import type { BuildRecord } from "../../store/template-store.ts";
 import type { TemplateChoice } from "../template-reference.ts";
-import { templateOfImage } from "./base-image.ts";
+import { shortImageName, templateOfImage } from "./base-image.ts";
 import { BuildFailed, failureText } from "./build-failed.ts";
 import type { BuildLog } from "./build-log.ts";
 import { BuildSandbox, stopped } from "./build-sandbox.ts";
 import type { BuildSpec } from "./build-spec.ts";
 import { type BuildContext, runStep, stepTitle } from "./build-steps.ts";
 import type { CopyFiles } from "./copy-files.ts";
+import { imageCredentials } from "./image-credentials.ts";
+import type { prepareImage } from "./prepare-image.ts";
 import { untilReady } from "./until-ready.ts";
 
 export interface BuildParts {
@@ -22,6 +24,12 @@ export interface BuildParts {
   snapshots: Pick<Snapshots, "take">;
   /** What a `fromTemplate` stands for. @throws CodedError template_not_found */
   resolve: (scope: TenantScope, reference: string) => Promise<TemplateChoice>;
+  /** Has a host make a template of an image. @returns its name in a plan */
+  prepareImage: (
+    scope: TenantScope,
+    request: Parameters<typeof prepareImage>[2],
+    options: Parameters<typeof prepareImage>[3],
+  ) => Promise<string>;
   files: CopyFiles;
   clock: Clock;
   log: Log;
@@ -106,11 +114,9 @@ function parentName({ fromTemplate, fromImage }: BuildSpec): string {
   return fromTemplate ?? fromImage ?? "nothing";
 }
 
-async function makeSandbox(
-  { scope, build, spec, signal }: BuildRun,
-  parts: BuildParts,
-): Promise<SandboxRecord> {
-  const choice = await parent(scope, spec, parts);
+async function makeSandbox(run: BuildRun, parts: BuildParts): Promise<SandboxRecord> {
+  const { scope, build, signal } = run;
+  const { image, ...choice } = await parent(run, parts);
   const { minFreeDiskMb } = build;
   const disk =
     minFreeDiskMb === null || choice.from_snapshot !== undefined
@@ -135,19 +141,42 @@ async function makeSandbox(
     throw new BuildFailed(
       `${minFreeDiskMb} MB of free disk cannot be had: the parent template has a disk of ${plan.diskMb} MB, which is kept; build that one with a larger minFreeDiskMb`,
     );
-  return await parts.sandboxes.create(scope, plan, { isAbandoned: () => signal.aborted });
+  // A template of an image has a name that no request can say: images that were pulled for one are not for others.
+  const made = image === undefined ? plan : { ...plan, template: image };
+  return await parts.sandboxes.create(scope, made, { isAbandoned: () => signal.aborted });
 }
 
-async function parent(scope: TenantScope, spec: BuildSpec, parts: BuildParts): Promise<TemplateChoice> {
-  if (spec.fromTemplate != null) return await parts.resolve(scope, spec.fromTemplate);
-  if (spec.fromImage == null)
+async function parent(
+  { scope, build, spec, buildLog, signal }: BuildRun,
+  parts: BuildParts,
+): Promise<TemplateChoice & { image?: string }> {
+  const { fromTemplate, fromImage } = spec;
+  if (fromTemplate != null) return await parts.resolve(scope, fromTemplate);
+  if (fromImage == null)
     throw new BuildFailed("a build starts from an image or a template; name fromImage or fromTemplate");
-  return { template: templateOfImage(spec.fromImage) };
+  const template = templateOfImage(fromImage);
+  if (template !== undefined) return { template };
+  const credentials = imageCredentials(spec.fromImageRegistry);
+  const image = await parts.prepareImage(
+    scope,
+    {
+      image: credentials === null ? shortImageName(fromImage) : fromImage.trim(),
+      credentials,
+      owner: `${build.account}/${build.tenant}`,
+    },
+    { onStage: (label) => buildLog.add("base", "info", `[base] ${label}`), signal },
+  );
+  return { image };
 }
+
+// Of bash alone: an image may have no other program.
+const WHO_AND_WHERE = `
+printf '%s\\n' "$USER" "$PWD"
+while IFS= read -r -d '' entry; do printf '%s\\0' "$entry"; done </proc/self/environ`;
 
 /** Who a command of the parent's is by default, and where. */
 async function firstContext(sandbox: BuildSandbox): Promise<BuildContext> {
-  const { failure, stdout } = await sandbox.run({ command: ["/bin/sh", "-c", "id -un; pwd; exec env -0"] });
+  const { failure, stdout } = await sandbox.run({ command: ["/bin/bash", "-c", WHO_AND_WHERE] });
   const [user = "", workdir = "", ...rest] = stdout.split("\n");
   if (failure !== null || user === "" || !workdir.startsWith("/"))
     throw new BuildFailed(

@@ -1,0 +1,111 @@
+import type { BuildSpace } from "./build-space.ts";
+import { streamLinesContained } from "../template/stream-lines.ts";
+
+export interface ContainedToolOptions {
+  space: BuildSpace;
+  /** File or folder that it sees as `/source`, read-only. */
+  source?: string;
+  /** Where its standard output goes: a file below the space, as it is called in there. Default: with its errors. */
+  outputFile?: string;
+  /** Whether it has this machine's network. */
+  network: boolean;
+  /** Whether it is nobody, without any capability: then only what is anybody's to read and write is open to it. */
+  unprivileged: boolean;
+  env: NodeJS.ProcessEnv;
+  timeoutMs: number;
+  signal?: AbortSignal | undefined;
+}
+
+/**
+ * In a mount namespace of its own: a root with nothing but this machine's programs and settings, read-only, the source, and
+ * the space at `/work`. `$0` is the space, `$1` the source or nothing, `$2` the output or nothing, the rest is run.
+ */
+const JAIL_SCRIPT = `
+set -eu
+space=$0 source=$1 output=$2
+shift 2
+jail=$space/.jail
+mkdir -p "$jail"
+if [ -n "$output" ]; then exec >"$space/$output"; fi
+mount -t tmpfs -o size=1m,mode=0755,nosuid,nodev jail "$jail"
+mkdir "$jail/work" "$jail/proc" "$jail/dev" "$jail/tmp"
+for dir in /usr /etc /bin /sbin /lib /lib32 /lib64; do
+  if [ -L "$dir" ]; then cp -P "$dir" "$jail$dir"
+  elif [ -d "$dir" ]; then
+    mkdir "$jail$dir"
+    mount --bind "$dir" "$jail$dir"
+    mount -o remount,bind,ro,nosuid,nodev "$jail$dir"
+  fi
+done
+resolver=$(readlink -f /etc/resolv.conf || true)
+case $resolver in
+  /etc/* | /usr/* | '') ;;
+  *)
+    if [ -f "$resolver" ]; then
+      mkdir -p "$jail\${resolver%/*}"
+      touch "$jail$resolver"
+      mount --bind "$resolver" "$jail$resolver"
+    fi ;;
+esac
+for device in null urandom; do
+  touch "$jail/dev/$device"
+  mount --bind "/dev/$device" "$jail/dev/$device"
+done
+if [ -d "$source" ]; then mkdir "$jail/source"; elif [ -n "$source" ]; then touch "$jail/source"; fi
+if [ -n "$source" ]; then
+  mount --bind "$source" "$jail/source"
+  mount -o remount,bind,ro,nosuid,nodev,noexec "$jail/source"
+fi
+mount -t proc -o nosuid,nodev,noexec proc "$jail/proc"
+mount --bind "$space" "$jail/work"
+mount -o remount,ro "$jail"
+exec chroot "$jail" "$@"
+`;
+
+/** What unpacking a layer as root takes, and nothing with which root would be more than that. */
+const UNPACKING = "-all,+chown,+dac_override,+fowner,+fsetid,+mknod,+setfcap";
+
+/**
+ * Runs one of the tools that read images. What they read is anybody's: a tool that is tricked by it has the space, nothing
+ * else to write to, and no way to other processes.
+ *
+ * @throws ProcessError carrying the tool's last lines
+ */
+export async function runContained(
+  argv: readonly [string, ...string[]],
+  options: ContainedToolOptions,
+): Promise<void> {
+  const { space, source = "", outputFile = "", network, unprivileged, env, timeoutMs, signal } = options;
+  const rights = unprivileged
+    ? ["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
+    : [`--bounding-set=${UNPACKING}`, "--inh-caps=-all"];
+  await streamLinesContained(
+    ["--ipc", "--uts", ...(network ? [] : ["--net"])],
+    [
+      "sh",
+      "-c",
+      JAIL_SCRIPT,
+      space.inside,
+      source,
+      outputFile,
+      "/usr/bin/setpriv",
+      ...rights,
+      "--no-new-privs",
+      "--",
+      ...argv,
+    ],
+    {
+      env: {
+        PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        HOME: "/work/tmp",
+        TMPDIR: "/work/tmp",
+        LC_ALL: "C.UTF-8",
+        ...env,
+      },
+      mountsOf: space.pid,
+      timeoutMs,
+      onLine: () => {},
+      ...(signal === undefined ? {} : { signal }),
+    },
+  );
+}
