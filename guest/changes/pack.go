@@ -181,6 +181,7 @@ func (p *packer) child(dir int, path, name string) (isKept bool, err error) {
 	r := p.record(what, name, &st)
 	switch what {
 	case file:
+		r.size = st.Size
 		err = p.file(dir, r)
 	case link:
 		if r.target, err = at.Readlink(dir, name); err == nil {
@@ -210,14 +211,9 @@ func (p *packer) file(dir int, r *record) error {
 		return err
 	}
 	defer syscall.Close(fd)
-	var st syscall.Stat_t
-	if err := syscall.Fstat(fd, &st); err != nil {
-		return err
-	}
 	if r.xattrs, err = at.Xattrs(fd); err != nil {
 		return err
 	}
-	r.size = st.Size
 	if err := p.put(r); err != nil {
 		return err
 	}

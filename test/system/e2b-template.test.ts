@@ -10,7 +10,7 @@ import {
   waitForFile,
   waitForURL,
 } from "e2b";
-import { Sandbox as Sandbox245, Template as Template245 } from "e2b-2.45";
+import { Sandbox as Sandbox245, Template as Template245, waitForPort as waitForPort245 } from "e2b-2.45";
 import { Torpor } from "@torpor/sdk";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { e2bOptions, eventually, useInstance } from "../src/index.ts";
@@ -349,17 +349,17 @@ describe("templates built with E2B's published builder", () => {
     );
   });
 
-  test("the builder of 2.45.0 builds too", async () => {
+  test("the builder of 2.45.0 builds too, and waits for a port", async () => {
     const template = Template245({ fileContextPath: context })
       .fromBaseImage()
       .copy("greeting.txt", "/tmp/greeting.txt")
-      .setReadyCmd("test -f /tmp/greeting.txt");
+      .setStartCmd("sleep 1; exec python3 -m http.server 8124 --directory /tmp", waitForPort245(8124));
     await Template245.build(template, "old-client", {
       ...options(),
       onBuildLogs: defaultBuildLogger({ minLevel: "error" }),
     });
     const made = await Sandbox245.create("old-client", options());
-    expect((await made.commands.run("cat /tmp/greeting.txt")).stdout).toBe("hello");
+    expect((await made.commands.run("curl -s localhost:8124/greeting.txt")).stdout).toBe("hello");
     await made.kill();
   });
 
