@@ -35,15 +35,17 @@ class HeldCode {
     return this.#streams.size > 0;
   }
 
-  async answer(path: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
-    let text = "";
-    for await (const chunk of request) text += String(chunk);
+  answer(path: string, request: IncomingMessage, response: ServerResponse): void {
+    request.resume();
     const url = new URL(request.url ?? "", "http://host");
-    this.asked.push(`${request.method} ${path.replace(/c[0-9a-z]{12,}/, "ID")}${url.search}`);
+    const query = url.searchParams.get("from");
+    this.asked.push(
+      `${request.method} ${path.replace(/c[0-9a-z]{12,}/, "ID")}${query === null ? "" : `?from=${query}`}`,
+    );
     if (path === "/execute") {
-      const { torpor } = JSON.parse(text) as { torpor: { execution_id: string } };
-      if (!this.executed.includes(torpor.execution_id)) this.executed.push(torpor.execution_id);
-      return this.#follow(torpor.execution_id, 0, response);
+      const executionId = url.searchParams.get("execution_id") ?? "";
+      if (!this.executed.includes(executionId)) this.executed.push(executionId);
+      return this.#follow(executionId, 0, response);
     }
     const [, , id = "", verb] = path.split("/");
     if (!this.executed.includes(id)) return void response.writeHead(404).end(`Execution ${id} not found`);

@@ -68,10 +68,7 @@ test("code answers in one piece or line by line", async () => {
       execution_count: 7,
     },
   });
-  const torpor = { execution_id: expect.any(String), timeout_seconds: 300 };
-  expect(asked).toEqual([
-    { path: "/execute", method: "POST", body: { code: "1+2", language: "python", torpor } },
-  ]);
+  expect(asked).toEqual([{ path: "/execute", method: "POST", body: { code: "1+2", language: "python" } }]);
   const streamed = await run({ code: "1+2" }, ndjson);
   expect(streamed.headers.get("content-type")).toBe("application/x-ndjson");
   expect(

@@ -149,6 +149,28 @@ describe("code run by E2B's code interpreter client", () => {
     expect((await sandbox.runCode("'free'", { timeoutMs: 10_000 })).text).toBe("free");
   });
 
+  test("goes on over a snapshot and a fork: every line once, in order, and its result", async () => {
+    const out: string[] = [];
+    const counting = sandbox.runCode(
+      "import time\nfor n in range(600):\n    print(n, flush=True)\n    time.sleep(0.01)\n'counted'",
+      { onStdout: ({ line }) => void out.push(line), timeoutMs: 60_000 },
+    );
+    const goesOn = async (): Promise<void> => {
+      const before = out.length;
+      await settles(async () => expect(out.length).toBeGreaterThan(before + 30));
+    };
+    await goesOn();
+    await sandbox.createSnapshot();
+    await goesOn();
+    const [fork] = (await sandbox.fork()) as Sandbox[];
+    await goesOn();
+    const { text, error } = await counting;
+    expect(error).toBeUndefined();
+    expect(text).toBe("counted");
+    expect(out.join("")).toBe(Array.from({ length: 600 }, (_, n) => `${n}\n`).join(""));
+    await fork?.kill();
+  });
+
   test("that ends its kernel says so, and the next finds a new one", async () => {
     const context = await sandbox.createCodeContext();
     const { error } = await sandbox.runCode("import os; os._exit(1)", { context });

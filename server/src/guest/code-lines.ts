@@ -8,6 +8,12 @@ const MAX_LINE_BYTES = 32 * 1024 * 1024;
 /** One line of an execution, as the code server tells it. */
 export type CodeLine = { type: string } & Record<string, unknown>;
 
+/** A line, and its bytes as they came, without their end. */
+export interface ToldLine {
+  line: CodeLine;
+  bytes: Buffer;
+}
+
 const lineSchema = z.looseObject({ type: z.string() });
 
 /**
@@ -15,7 +21,7 @@ const lineSchema = z.looseObject({ type: z.string() });
  *
  * @throws CodedError when a line is too large or unreadable; an answer that breaks off throws what its connection did
  */
-export async function* codeLines(answer: IncomingMessage): AsyncGenerator<CodeLine> {
+export async function* codeLines(answer: IncomingMessage): AsyncGenerator<ToldLine> {
   let parts: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of answer as AsyncIterable<Buffer>) {
@@ -37,9 +43,9 @@ export async function* codeLines(answer: IncomingMessage): AsyncGenerator<CodeLi
   if (last !== undefined) yield last;
 }
 
-function parseLine(bytes: Buffer): CodeLine | undefined {
-  const text = bytes.toString("utf8").trim();
-  if (text === "") return undefined;
+function parseLine(bytes: Buffer): ToldLine | undefined {
+  const text = bytes.toString("utf8");
+  if (text.trim() === "") return undefined;
   let value: unknown;
   try {
     value = JSON.parse(text);
@@ -48,5 +54,5 @@ function parseLine(bytes: Buffer): CodeLine | undefined {
   }
   const line = lineSchema.safeParse(value);
   if (!line.success) throw new CodedError("guest_unavailable", "the code server's answer is not readable");
-  return line.data;
+  return { line: line.data, bytes };
 }

@@ -27,6 +27,8 @@ const PROBE_TIMEOUT_MS = 5_000;
 /** How long the code server is tried to be told that nobody waits for an execution any more, milliseconds. */
 const FAREWELL_WITHIN_MS = 60_000;
 
+const LINE_END = Buffer.from("\n");
+
 /** The code server of one sandbox: E2B's code-interpreter protocol, spoken through the sandbox's host. */
 export class CodeServer {
   readonly #target: ExecTarget;
@@ -53,14 +55,13 @@ export class CodeServer {
     // Until the code server keeps the limit itself, which leaves out what the sandbox stands still.
     const timer = timeoutSeconds === 0 ? undefined : setTimeout(() => limit.abort(), timeoutSeconds * 1_000);
     const either = AbortSignal.any([signal, limit.signal]);
-    const body = { ...request, torpor: { execution_id: id, timeout_seconds: timeoutSeconds } };
+    const path = `${heldExecutePath(id)}&timeout_ms=${Math.ceil(timeoutSeconds * 1_000)}`;
     const options = { headers: { [PORT_HEADERS.resumable]: "1" }, headTimeoutMs: 0, signal: either };
     let hasBegun = false;
     let isOver = false;
     const held = {
-      execute: () => this.#call("POST", "/execute", body, options),
-      linesFrom: (number: number) =>
-        this.#call("GET", `/executions/${id}/lines?from=${number}`, undefined, options),
+      execute: () => this.#call("POST", path, request, options),
+      linesFrom: (number: number) => this.#linesFrom(id, number, either),
       onBegun: (isHeld: boolean) => {
         hasBegun = true;
         if (isHeld) clearTimeout(timer);
@@ -75,7 +76,7 @@ export class CodeServer {
             giveUp: () => limit.abort(),
           });
     try {
-      yield* watched;
+      for await (const { line } of watched) yield line;
       isOver = true;
     } catch (error) {
       if (signal.aborted) throw error;
@@ -91,6 +92,32 @@ export class CodeServer {
       yield { type: "error", name: "ExecutionLost", value: fate.message, traceback: "" };
     } finally {
       clearTimeout(timer);
+      if (!isOver) void this.#abandon(id);
+    }
+  }
+
+  /**
+   * The lines, as bytes, of code that a client of E2B's began by itself at {@link heldExecutePath}: `answer` is its first stream, which a
+   * snapshot, a fork or a pause may cut off. An abort interrupts the code.
+   *
+   * @throws CodeLost when it cannot be gone on with
+   */
+  async *goOn(id: string, answer: IncomingMessage, signal: AbortSignal): AsyncGenerator<Buffer> {
+    const { record, host } = this.#target;
+    const held = {
+      execute: () => Promise.resolve(answer),
+      linesFrom: (number: number) => this.#linesFrom(id, number, signal),
+    };
+    let isOver = false;
+    try {
+      const interruptions = new Interruptions(host.client, record, signal);
+      for await (const { bytes } of unbrokenCode(held, interruptions, signal))
+        yield Buffer.concat([bytes, LINE_END]);
+      isOver = true;
+    } catch (error) {
+      isOver = error instanceof CodeLost && !signal.aborted;
+      throw error;
+    } finally {
       if (!isOver) void this.#abandon(id);
     }
   }
@@ -114,6 +141,11 @@ export class CodeServer {
   /** Ends its kernel. @throws CodedError not_found */
   async deleteContext(id: string, signal: AbortSignal): Promise<void> {
     await this.#text("DELETE", `/contexts/${encodeURIComponent(id)}`, undefined, signal);
+  }
+
+  #linesFrom(id: string, number: number, signal: AbortSignal): Promise<IncomingMessage> {
+    const options = { headers: { [PORT_HEADERS.resumable]: "1" }, headTimeoutMs: 0, signal };
+    return this.#call("GET", `/executions/${id}/lines?from=${number}`, undefined, options);
   }
 
   /**
@@ -170,6 +202,11 @@ export class CodeServer {
       throw meaningOf(error);
     }
   }
+}
+
+/** Where code is posted that the code server is to hold for whoever is cut off, under an id of the caller's. */
+export function heldExecutePath(id: string): string {
+  return `/execute?execution_id=${id}`;
 }
 
 function tooLong(seconds: number): CodeLine {

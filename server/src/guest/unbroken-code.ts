@@ -1,10 +1,10 @@
 import type { IncomingMessage } from "node:http";
 import { CodedError } from "@torpor/protocol";
-import { type CodeLine, codeLines } from "./code-lines.ts";
+import { codeLines, type ToldLine } from "./code-lines.ts";
 import type { Interruptions } from "./interruptions.ts";
 
 /** In the answer of a code server that holds the execution for whoever is cut off. */
-const EXECUTION_HEADER = "x-torpor-execution";
+export const EXECUTION_HEADER = "x-torpor-execution";
 
 /** The connection to an execution broke for good; `cause` is what broke it first. */
 export class CodeLost extends Error {
@@ -21,7 +21,7 @@ export interface HeldCode {
   /** Its lines from this number on: whoever asks has those before. */
   linesFrom: (number: number) => Promise<IncomingMessage>;
   /** The code server has answered: it holds the execution, and keeps its time limit, or the connection is all it has. */
-  onBegun: (isHeld: boolean) => void;
+  onBegun?: (isHeld: boolean) => void;
 }
 
 /**
@@ -34,7 +34,7 @@ export async function* unbrokenCode(
   { execute, linesFrom, onBegun }: HeldCode,
   interruptions: Interruptions,
   signal: AbortSignal,
-): AsyncGenerator<CodeLine> {
+): AsyncGenerator<ToldLine> {
   let has = 0;
   let hasBegun = false;
   let isHeld = false;
@@ -46,18 +46,19 @@ export async function* unbrokenCode(
       if (!hasBegun) {
         hasBegun = true;
         isHeld = answer.headers[EXECUTION_HEADER] !== undefined;
-        onBegun(isHeld);
+        onBegun?.(isHeld);
       }
       let isInParts = false;
-      for await (const line of linesUntil(signal, answer)) {
+      for await (const told of linesUntil(signal, answer)) {
         interruptions.passed();
         cut = undefined;
-        if (isHeld && line.type === "continue") {
+        const { type } = told.line;
+        if (isHeld && type === "continue") {
           isInParts = true;
           continue;
         }
-        if (line.type !== "keepalive") has += 1;
-        yield line;
+        if (type !== "keepalive") has += 1;
+        yield told;
       }
       if (!isInParts) return;
     } catch (error) {
@@ -70,7 +71,7 @@ export async function* unbrokenCode(
   }
 }
 
-async function* linesUntil(signal: AbortSignal, answer: IncomingMessage): AsyncGenerator<CodeLine> {
+async function* linesUntil(signal: AbortSignal, answer: IncomingMessage): AsyncGenerator<ToldLine> {
   const cut = (): void => void answer.destroy();
   signal.addEventListener("abort", cut, { once: true });
   try {

@@ -3,6 +3,7 @@ import type { Duplex } from "node:stream";
 import { setImmediate } from "node:timers/promises";
 import { type Clock, type Log, responseInsteadOfUpgrade } from "@torpor/base";
 import { CODE_PORT, CodedError, GUEST_PORT, isEnding } from "@torpor/protocol";
+import { unbrokenExecute } from "../../guest/unbroken-execute.ts";
 import { unbrokenStarts } from "../../guest/unbroken-start.ts";
 import type { Placement } from "../../host/placement.ts";
 import { toCodedError } from "../../http/answer.ts";
@@ -46,6 +47,8 @@ const AGENT_PATHS =
   /^\/(?:health|metrics|envs|files(?:\/compose)?|process\.Process\/\w+|filesystem\.Filesystem\/\w+)$/;
 /** Starts a process and follows it. */
 const START_PATH = "/process.Process/Start";
+/** Runs code in the code interpreter. */
+const EXECUTE_PATH = "/execute";
 /** Of the code interpreter; running code needs the sandbox's token. */
 const CONTEXT_PATHS = /^\/contexts(?:\/|$)/;
 /** What lets a request in is not for programs inside to see. */
@@ -198,6 +201,9 @@ export class E2bIngress {
         answerHeaders: named.isOfHost ? previewAnswerHeaders : ownerAnswerHeaders,
         ...(named.port === GUEST_PORT && path === START_PATH
           ? { bodyOf: unbrokenStarts(host.client, sandbox) }
+          : {}),
+        ...(named.port === CODE_PORT && path === EXECUTE_PATH && incoming.method === "POST"
+          ? unbrokenExecute({ record: sandbox, host })
           : {}),
       },
     };

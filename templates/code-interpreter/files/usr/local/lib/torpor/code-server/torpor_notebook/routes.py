@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import re
 from contextlib import aclosing
 from typing import Any
@@ -129,7 +128,7 @@ class Execute(Route):
         if context_id is not None and language is not None:
             raise BadRequest("Only one of context_id or language can be given")
         context = self.contexts.get(context_id) if context_id is not None else await self.contexts.default(language)
-        held_id, limit_seconds = self._held(body)
+        held_id, limit_seconds = self._held()
         if held_id is not None:
             self.executions.start(held_id, lambda: context.execute(code, env_vars), limit_seconds)
             return await self.send_held(held_id, 0)
@@ -165,17 +164,17 @@ class Execute(Route):
         if self._execution is not None:
             self._execution.abandon()
 
-    def _held(self, body: dict[str, Any]) -> tuple[str | None, float]:
+    def _held(self) -> tuple[str | None, float]:
         """Id and time limit, in seconds, of an execution that is to be held; no id when its connection is all it has."""
-        wanted = body.get("torpor")
-        if wanted is None:
+        id = self.get_query_argument("execution_id", None)
+        if id is None:
             return None, 0.0
-        if not isinstance(wanted, dict) or not isinstance(wanted.get("execution_id"), str) or not EXECUTION_ID.fullmatch(wanted["execution_id"]):
-            raise BadRequest("Field torpor.execution_id must be 1 to 64 letters, digits, - or _")
-        limit = wanted.get("timeout_seconds", 0)
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not math.isfinite(limit) or limit < 0:
-            raise BadRequest("Field torpor.timeout_seconds must be a number of seconds, 0 for no limit")
-        return wanted["execution_id"], float(limit)
+        if not EXECUTION_ID.fullmatch(id):
+            raise BadRequest("Query execution_id must be 1 to 64 letters, digits, - or _")
+        limit_ms = self.get_query_argument("timeout_ms", "0")
+        if not re.fullmatch(r"[0-9]{1,15}", limit_ms):
+            raise BadRequest("Query timeout_ms must be a whole number of milliseconds, 0 for no limit")
+        return id, int(limit_ms) / 1000
 
     def _env_vars(self, body: dict[str, Any]) -> dict[str, str]:
         found = body.get("env_vars")
