@@ -1,6 +1,7 @@
 export * from "./clock.ts";
 export * from "./compile-early.ts";
 export * from "./gate.ts";
+export * from "./hop-by-hop.ts";
 export * from "./http-upgrade.ts";
 export * from "./log.ts";
 export * from "./pause.ts";

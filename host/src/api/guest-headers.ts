@@ -1,4 +1,5 @@
 import type { IncomingHttpHeaders, IncomingMessage } from "node:http";
+import { HOP_BY_HOP } from "@torpor/base";
 import { CodedError, GUEST_PORT, PORT_HEADERS } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
 import type { GuestClient } from "../machine/guest-client.ts";
@@ -12,16 +13,6 @@ export interface GuestTarget {
 
 /** Paths of the agent that only the host may use; the rest of /torpor/ is not proxied at all. */
 const HOST_PATHS = ["/torpor/archive", "/torpor/state", "/torpor/stats"];
-const HOP_BY_HOP = new Set([
-  "connection",
-  "keep-alive",
-  "proxy-authenticate",
-  "proxy-authorization",
-  "te",
-  "trailer",
-  "transfer-encoding",
-  "upgrade",
-]);
 /** Never passed on: the host's token is none of the guest's business, and the guest's tokens are the host's to add. */
 const PRIVATE_HEADERS = new Set([
   "authorization",

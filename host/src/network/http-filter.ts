@@ -1,20 +1,10 @@
 import { createServer, type IncomingMessage, request, type Server, type ServerResponse } from "node:http";
 import type { Socket } from "node:net";
+import { HOP_BY_HOP } from "@torpor/base";
 import type { GateConnections } from "./gate-connections.ts";
 import { destinationOf, stillAllows } from "./gate-destination.ts";
 import { CONNECT_TIMEOUT_MS, type FilterOptions } from "./tls-filter.ts";
 
-/** Of one hop alone (RFC 9110, 7.6.1). `upgrade` too: what follows one could not be looked at. */
-const HOP_HEADERS = new Set([
-  "connection",
-  "expect",
-  "keep-alive",
-  "proxy-connection",
-  "te",
-  "trailer",
-  "transfer-encoding",
-  "upgrade",
-]);
 const HEAD_TIMEOUT_MS = 10_000;
 /** A server that says nothing for this long is given up. */
 const SILENCE_MS = 300_000;
@@ -146,7 +136,7 @@ function passBack(response: IncomingMessage, outgoing: ServerResponse): void {
 /** Headers that go on, values of one name together, in order. */
 function headersOf(raw: readonly string[]): Map<string, string[]> {
   const named = (index: number): string => (raw[index] ?? "").toLowerCase();
-  const dropped = new Set(HOP_HEADERS);
+  const dropped = new Set(HOP_BY_HOP);
   for (let index = 0; index < raw.length; index += 2)
     if (named(index) === "connection")
       for (const token of (raw[index + 1] ?? "").toLowerCase().split(",")) dropped.add(token.trim());

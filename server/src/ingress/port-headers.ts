@@ -1,20 +1,8 @@
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from "node:http";
+import { HOP_BY_HOP } from "@torpor/base";
 import { PORT_HEADERS } from "@torpor/protocol";
 import { ownHostCookie, withoutTokenCookie } from "./preview-token.ts";
 
-/** RFC 9110, 7.6.1: they are between two ends of one connection. */
-const HOP_BY_HOP = new Set([
-  "connection",
-  "expect",
-  "keep-alive",
-  "proxy-authenticate",
-  "proxy-authorization",
-  "proxy-connection",
-  "te",
-  "trailer",
-  "transfer-encoding",
-  "upgrade",
-]);
 const API_KEY = /\b(?:tp_[A-Za-z0-9]{40}|e2b_[0-9a-f]{86})\b/;
 /** What an answer could do to its whole domain, beyond its own origin. */
 const REACHING_OUT = new Set(["alt-svc", "clear-site-data"]);

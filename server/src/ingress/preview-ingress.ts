@@ -1,10 +1,8 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
-import { type Clock, type Log, responseInsteadOfUpgrade } from "@torpor/base";
+import type { Clock, Log } from "@torpor/base";
 import { CodedError, isEnding } from "@torpor/protocol";
 import type { Placement } from "../host/placement.ts";
-import { toCodedError } from "../http/answer.ts";
-import { requestIdOf } from "../http/api.ts";
 import type { Metrics } from "../http/metrics.ts";
 import type { ActivityLog } from "../sandbox/activity-log.ts";
 import type { Sandboxes } from "../sandbox/sandboxes.ts";
@@ -16,6 +14,7 @@ import { type PortProxy, type PortTarget, requirePort } from "./port-proxy.ts";
 import type { PreviewOrigin, PreviewTarget } from "./preview-origin.ts";
 import { hashPreviewToken, type PresentedTokens, presentedTokens, tokenCookie } from "./preview-token.ts";
 import { isPageLoad, refuseVisitor } from "./refusal.ts";
+import { VisitFrame, type VisitNotes } from "./visit-frame.ts";
 import { VisitWatch } from "./visit-watch.ts";
 
 export interface PreviewIngressOptions {
@@ -47,10 +46,12 @@ interface Visit {
 export class PreviewIngress {
   readonly #options: PreviewIngressOptions;
   readonly #watch: VisitWatch;
+  readonly #frame: VisitFrame;
 
   constructor(options: PreviewIngressOptions) {
     this.#options = options;
     this.#watch = new VisitWatch(options.store, options.clock, options.log);
+    this.#frame = new VisitFrame({ ...options, names: { visit: "preview", upgrade: "preview upgrade" } });
   }
 
   close(): void {
@@ -63,70 +64,59 @@ export class PreviewIngress {
   }
 
   /** Answers one request. Never throws. */
-  async serve(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
-    const requestId = requestIdOf(incoming);
-    const notes: Record<string, unknown> = {};
-    this.#logWhenDone(incoming, outgoing, requestId, notes);
-    try {
-      const presented = presentedTokens(incoming);
-      const { sandbox, target, urlId, token, leftMs } = await this.#visit(incoming, presented, notes);
-      if (presented.isInQuery && isPageLoad(incoming)) {
-        // Neither the address bar nor a referrer is to keep the token.
-        const { protocol } = this.#options.origin();
-        outgoing.writeHead(302, {
-          location: `${protocol}//${incoming.headers.host}${presented.path}`,
-          "set-cookie": tokenCookie(protocol, token, leftMs),
-          "referrer-policy": "no-referrer",
-          "cache-control": "no-store",
-          "content-length": 0,
-        });
-        outgoing.end();
-        return;
-      }
-      const release = this.#watch.hold(urlId, () => outgoing.destroy());
-      try {
-        await this.#options.proxy.forward(sandbox, target, incoming, outgoing);
-      } finally {
-        release();
-      }
-    } catch (error) {
-      const coded = toCodedError(error, this.#options.log, requestId);
-      notes["code"] = coded.code;
-      refuseVisitor(incoming, outgoing, coded, requestId);
-    }
+  serve(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+    return this.#frame.serve(
+      incoming,
+      outgoing,
+      async (notes) => {
+        const presented = presentedTokens(incoming);
+        const { sandbox, target, urlId, token, leftMs } = await this.#visit(incoming, presented, notes);
+        if (presented.isInQuery && isPageLoad(incoming)) {
+          // Neither the address bar nor a referrer is to keep the token.
+          const { protocol } = this.#options.origin();
+          outgoing.writeHead(302, {
+            location: `${protocol}//${incoming.headers.host}${presented.path}`,
+            "set-cookie": tokenCookie(protocol, token, leftMs),
+            "referrer-policy": "no-referrer",
+            "cache-control": "no-store",
+            "content-length": 0,
+          });
+          outgoing.end();
+          return;
+        }
+        const release = this.#watch.hold(urlId, () => outgoing.destroy());
+        try {
+          await this.#options.proxy.forward(sandbox, target, incoming, outgoing);
+        } finally {
+          release();
+        }
+      },
+      (answer, error, requestId) => refuseVisitor(incoming, answer, error, requestId),
+    );
   }
 
   /** Answers one request for an upgrade. Never throws. */
-  async upgrade(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
-    const { clock, log, metrics } = this.#options;
-    const requestId = requestIdOf(incoming);
-    const notes: Record<string, unknown> = {};
-    const startedAt = clock.monotonic();
-    let outcome: number | string = "closed";
-    try {
-      const { sandbox, target, urlId } = await this.#visit(incoming, presentedTokens(incoming), notes);
-      const release = this.#watch.hold(urlId, () => connection.destroy());
-      try {
-        await this.#options.proxy.tunnel(sandbox, target, incoming, connection, head);
-      } finally {
-        release();
-      }
-    } catch (error) {
-      const coded = toCodedError(error, log, requestId);
-      outcome = coded.status;
-      notes["code"] = coded.code;
-      if (connection.writable)
-        refuseVisitor(incoming, responseInsteadOfUpgrade(incoming, connection), coded, requestId);
-    }
-    const durationMs = clock.monotonic() - startedAt;
-    metrics.request("preview upgrade", typeof outcome === "number" ? outcome : 101, durationMs);
-    log.info({ op: "preview.upgrade", outcome, durationMs, requestId, ...notes });
+  upgrade(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
+    return this.#frame.upgrade(
+      incoming,
+      connection,
+      async (notes) => {
+        const { sandbox, target, urlId } = await this.#visit(incoming, presentedTokens(incoming), notes);
+        const release = this.#watch.hold(urlId, () => connection.destroy());
+        try {
+          await this.#options.proxy.tunnel(sandbox, target, incoming, connection, head);
+        } finally {
+          release();
+        }
+      },
+      (answer, error, requestId) => refuseVisitor(incoming, answer, error, requestId),
+    );
   }
 
   async #visit(
     incoming: IncomingMessage,
     { tokens, path, isInQuery, isOfCookie }: PresentedTokens,
-    notes: Record<string, unknown>,
+    notes: VisitNotes,
   ): Promise<Visit> {
     const { store, placement, activity, sandboxes, clock } = this.#options;
     const origin = this.#options.origin();
@@ -176,24 +166,6 @@ export class PreviewIngress {
       };
     }
     throw noEntry(named);
-  }
-
-  #logWhenDone(
-    incoming: IncomingMessage,
-    outgoing: ServerResponse,
-    requestId: string,
-    notes: Record<string, unknown>,
-  ): void {
-    const { clock, log, metrics } = this.#options;
-    const startedAt = clock.monotonic();
-    outgoing.once("close", () => {
-      const durationMs = Math.round((clock.monotonic() - startedAt) * 1_000) / 1_000;
-      const status = outgoing.writableFinished ? outgoing.statusCode : 499;
-      // Statuses are the sandbox's to choose: by their class, there are few.
-      metrics.request("preview", status === 499 ? 499 : status - (status % 100), durationMs);
-      // No path: what stands in it is the sandbox's.
-      log.info({ op: "preview", outcome: status, durationMs, requestId, method: incoming.method, ...notes });
-    });
   }
 }
 

@@ -1,5 +1,4 @@
 import {
-  CodedError,
   ledgerCheckpointSchema,
   ledgerLineSchema,
   LIMITS,
@@ -7,8 +6,7 @@ import {
   tenantSchema,
 } from "@torpor/protocol";
 import { z } from "zod";
-import type { Caller } from "../auth/authenticator.ts";
-import type { OperatorScope } from "../auth/tenant-scope.ts";
+import { operatorOf } from "../auth/operator-of.ts";
 import { SENT } from "../http/api.ts";
 import { NdjsonWriter } from "../http/ndjson.ts";
 import { pageLimit } from "./shown-page.ts";
@@ -124,13 +122,4 @@ export function addLedgerRoutes(deps: RouteDeps): void {
       return { status: 200, body: checkpointKey.sign(head, clock.now()) };
     },
   );
-}
-
-function operatorOf({ operator }: Caller): OperatorScope {
-  if (operator === undefined)
-    throw new CodedError(
-      "permission_denied",
-      "the whole ledger is the operator's; use a key with that scope",
-    );
-  return operator;
 }

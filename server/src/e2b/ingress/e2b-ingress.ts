@@ -1,16 +1,15 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
 import { setImmediate } from "node:timers/promises";
-import { type Clock, type Log, responseInsteadOfUpgrade } from "@torpor/base";
+import type { Clock, Log } from "@torpor/base";
 import { CODE_PORT, CodedError, GUEST_PORT, isEnding } from "@torpor/protocol";
 import { unbrokenExecute } from "../../guest/unbroken-execute.ts";
 import { unbrokenStarts } from "../../guest/unbroken-start.ts";
 import type { Placement } from "../../host/placement.ts";
-import { toCodedError } from "../../http/answer.ts";
-import { requestIdOf } from "../../http/api.ts";
 import type { Metrics } from "../../http/metrics.ts";
 import { ownerAnswerHeaders, previewAnswerHeaders } from "../../ingress/port-headers.ts";
 import type { PortProxy, PortTarget } from "../../ingress/port-proxy.ts";
+import { VisitFrame, type VisitNotes } from "../../ingress/visit-frame.ts";
 import type { ActivityLog } from "../../sandbox/activity-log.ts";
 import { sandboxEnded, sandboxNotFound } from "../../sandbox/sandbox-errors.ts";
 import type { Sandboxes } from "../../sandbox/sandboxes.ts";
@@ -77,10 +76,12 @@ interface Entry {
 export class E2bIngress {
   readonly #options: E2bIngressOptions;
   readonly #targets: VisitTargets;
+  readonly #frame: VisitFrame;
 
   constructor(options: E2bIngressOptions) {
     this.#options = options;
     this.#targets = new VisitTargets(options.domain);
+    this.#frame = new VisitFrame({ ...options, names: { visit: "e2b visit", upgrade: "e2b upgrade" } });
   }
 
   /** Whether a request is for a sandbox, as E2B's clients name one. */
@@ -89,60 +90,33 @@ export class E2bIngress {
   }
 
   /** Answers one request. Never throws. */
-  async serve(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
-    const { clock, log, metrics } = this.#options;
-    const requestId = requestIdOf(incoming);
-    const notes: Record<string, unknown> = {};
-    const startedAt = clock.monotonic();
-    outgoing.once("close", () => {
-      const durationMs = Math.round((clock.monotonic() - startedAt) * 1_000) / 1_000;
-      const status = outgoing.writableFinished ? outgoing.statusCode : 499;
-      // Statuses are the sandbox's to choose: by their class, there are few.
-      metrics.request("e2b visit", status === 499 ? 499 : status - (status % 100), durationMs);
-      // No path: what stands in it is the sandbox's.
-      log.info({
-        op: "e2b.visit",
-        outcome: status,
-        durationMs,
-        requestId,
-        method: incoming.method,
-        ...notes,
-      });
-    });
+  serve(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
     let named: VisitTarget | undefined;
-    try {
-      named = await this.#named(incoming);
-      const { sandbox, target } = await this.#visit(incoming, named, notes);
-      await this.#options.proxy.forward(sandbox, target, incoming, outgoing);
-    } catch (error) {
-      const coded = toCodedError(error, log, requestId);
-      notes["code"] = coded.code;
-      refuseVisit(incoming, outgoing, coded, named, requestId);
-    }
+    return this.#frame.serve(
+      incoming,
+      outgoing,
+      async (notes) => {
+        named = await this.#named(incoming);
+        const { sandbox, target } = await this.#visit(incoming, named, notes);
+        await this.#options.proxy.forward(sandbox, target, incoming, outgoing);
+      },
+      (answer, error, requestId) => refuseVisit(incoming, answer, error, named, requestId),
+    );
   }
 
   /** Answers one request for an upgrade. Never throws. */
-  async upgrade(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
-    const { clock, log, metrics } = this.#options;
-    const requestId = requestIdOf(incoming);
-    const notes: Record<string, unknown> = {};
-    const startedAt = clock.monotonic();
-    let outcome: number | string = "closed";
+  upgrade(incoming: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
     let named: VisitTarget | undefined;
-    try {
-      named = await this.#named(incoming);
-      const { sandbox, target } = await this.#visit(incoming, named, notes);
-      await this.#options.proxy.tunnel(sandbox, target, incoming, connection, head);
-    } catch (error) {
-      const coded = toCodedError(error, log, requestId);
-      outcome = coded.status;
-      notes["code"] = coded.code;
-      if (connection.writable)
-        refuseVisit(incoming, responseInsteadOfUpgrade(incoming, connection), coded, named, requestId);
-    }
-    const durationMs = clock.monotonic() - startedAt;
-    metrics.request("e2b upgrade", typeof outcome === "number" ? outcome : 101, durationMs);
-    log.info({ op: "e2b.upgrade", outcome, durationMs, requestId, ...notes });
+    return this.#frame.upgrade(
+      incoming,
+      connection,
+      async (notes) => {
+        named = await this.#named(incoming);
+        const { sandbox, target } = await this.#visit(incoming, named, notes);
+        await this.#options.proxy.tunnel(sandbox, target, incoming, connection, head);
+      },
+      (answer, error, requestId) => refuseVisit(incoming, answer, error, named, requestId),
+    );
   }
 
   /** Which port it is for: as it says, or by whose token its URL is signed with. */
@@ -161,11 +135,7 @@ export class E2bIngress {
     throw invalidSignature();
   }
 
-  async #visit(
-    incoming: IncomingMessage,
-    named: VisitTarget,
-    notes: Record<string, unknown>,
-  ): Promise<Visit> {
+  async #visit(incoming: IncomingMessage, named: VisitTarget, notes: VisitNotes): Promise<Visit> {
     const { store, placement, sandboxes, activity } = this.#options;
     const sandbox = await store.find(named.sandboxId);
     if (sandbox === undefined) throw sandboxNotFound(named.sandboxId);
