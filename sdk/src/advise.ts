@@ -1,7 +1,7 @@
 import type { CallOptions } from "./call-options.ts";
 import { NOT_SENT, requestJson } from "./request-json.ts";
 import type { Transport } from "./transport.ts";
-import type { AdviceWire, TakenAdviceWire, WorkloadWire } from "./wire.ts";
+import type { AdviceWire, TakenAdviceWire, WorkloadWire } from "./advice-wire.ts";
 
 type CamelCase<Name extends string> = Name extends `${infer First}_${infer Rest}`
   ? `${First}${Capitalize<CamelCase<Rest>>}`

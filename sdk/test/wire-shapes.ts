@@ -4,6 +4,7 @@
  */
 import type * as protocol from "@torpor/protocol";
 import type * as sdk from "@torpor/sdk";
+import type * as advice from "../src/advice-wire.ts";
 import type * as wire from "../src/wire.ts";
 
 /** Whether each can be used as the other. */
@@ -65,9 +66,9 @@ export const shapesAgree: [
   Same<wire.ForkWire, protocol.Forked>,
   Same<SentNames<sdk.CommandOptions, CallNames>, ExecNames>,
   Same<SentNames<sdk.ApiKeyCreateOptions, CallNames>, KeyNames>,
-  Same<wire.AdviceWire, protocol.Advice>,
+  Same<advice.AdviceWire, protocol.Advice>,
   Same<wire.CreatedSandboxWire, protocol.CreatedSandbox>,
-  Same<wire.WorkloadWire, protocol.Workload>,
+  Same<advice.WorkloadWire, protocol.Workload>,
   Same<SentNames<sdk.AdviseOptions, keyof sdk.CallOptions>, keyof protocol.AdviseRequest>,
 ] = [
   true,
