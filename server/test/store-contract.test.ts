@@ -15,7 +15,7 @@ import { HostScope, ServerScope, OperatorScope, TenantScope } from "../src/auth/
 import { hashApiKey, newApiKey } from "../src/auth/authenticator.ts";
 import { AccountStore } from "../src/store/account-store.ts";
 import { IdempotencyStore, idempotencySlot } from "../src/store/idempotency-store.ts";
-import type { EventWriter } from "../src/store/event-store.ts";
+import { EventStore, type EventWriter } from "../src/store/event-store.ts";
 import { KeptQueries } from "../src/store/kept-queries.ts";
 import { LedgerStore, type LedgerWriter, sha256 } from "../src/store/ledger-store.ts";
 import { KeyStore } from "../src/store/key-store.ts";
@@ -444,6 +444,23 @@ describe.each(["sqlite", "postgres"] as const)("the store on %s", (kind) => {
       prev = hash;
     }
     expect(head).toMatchObject({ seq: lines.length, hash: prev });
+  });
+
+  test("the event of a create is told once its record is on the disk, also when the store is closed meanwhile", async () => {
+    const other = await openDatabase(location);
+    const told: number[] = [];
+    let onTold = (): void => {};
+    const events = new EventStore(other, undefined, () => {
+      told.push(1);
+      onTold();
+    });
+    const isTold = new Promise<void>((resolve) => (onTold = resolve));
+    await new SandboxStore(other, events).insert(scopeOf(account()), blank());
+    if (kind === "sqlite") expect(told).toEqual([]); // not before
+    await isTold;
+    await new SandboxStore(other, events).insert(scopeOf(account()), blank());
+    await other.close();
+    await other.flush().catch(() => {}); // a log that is closed is no reason to crash
   });
 
   test("a kept query is never run with what it was not built for", async () => {

@@ -1,4 +1,5 @@
 import { chmodSync } from "node:fs";
+import { type FileHandle, open } from "node:fs/promises";
 import Sqlite from "better-sqlite3";
 import { Kysely, Migrator, PostgresDialect, SqliteDialect } from "kysely";
 import { Pool, TypeOverrides, types } from "pg";
@@ -13,6 +14,8 @@ export interface Database {
    * `kill -9` like any other. On PostgreSQL it is as durable as all else.
    */
   relaxed<T>(write: (db: Kysely<Tables>) => Promise<T>): Promise<T>;
+  /** Resolves when what was written `relaxed` before the call is on the disk. Holds nobody up meanwhile. */
+  flush(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -47,6 +50,8 @@ function openSqlite(path: string): Database {
   file.pragma("busy_timeout = 5000");
   file.pragma("foreign_keys = ON");
   const statements = new Map<string, Sqlite.Statement>();
+  /** The write-ahead log, one file as long as the database is open. */
+  let log: Promise<FileHandle> | undefined;
   const prepared = {
     close: () => file.close(),
     prepare(text: string) {
@@ -73,7 +78,14 @@ function openSqlite(path: string): Database {
           file.pragma("synchronous = FULL");
         }
       }),
-    close: () => db.destroy(),
+    flush: async () => {
+      log ??= open(`${path}-wal`, "r");
+      await (await log).datasync();
+    },
+    close: async () => {
+      await (await log)?.close();
+      await db.destroy();
+    },
   };
 }
 
@@ -90,5 +102,11 @@ function openPostgres(url: string): Database {
   });
   pool.on("error", () => {}); // an idle connection that breaks is replaced by the next query
   const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool }) });
-  return { kind: "postgres", db, relaxed: (write) => write(db), close: () => db.destroy() };
+  return {
+    kind: "postgres",
+    db,
+    relaxed: (write) => write(db),
+    flush: async () => {},
+    close: () => db.destroy(),
+  };
 }

@@ -59,8 +59,8 @@ export class SandboxStore {
   }
 
   /**
-   * Commits a record in state `creating`, generation 1. A power cut may take it back, with every machine there is: what
-   * moves the record on reaches the disk, and this before it.
+   * Commits a record in state `creating`, generation 1. It is on its way to the disk when this resolves, while the host is
+   * asked for its machine, and there before what moves it on; its event is told when it is there.
    *
    * @throws CodedError quota_exceeded, rate_limited
    */
@@ -96,7 +96,11 @@ export class SandboxStore {
       ]);
     };
     await this.#database.relaxed((db) => db.transaction().execute(write));
-    this.#events.committed();
+    // Should it fail, the next commit tells of it.
+    this.#database.flush().then(
+      () => this.#events.committed(),
+      () => {},
+    );
     return record;
   }
 

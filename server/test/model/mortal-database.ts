@@ -32,6 +32,7 @@ export function openMortal(path: string, life: KillSwitch): Database {
     kind: "sqlite",
     db,
     relaxed: (write) => write(db),
+    flush: async () => {},
     close: () => (life.dead ? Promise.resolve() : db.destroy()),
   };
 }
