@@ -22,7 +22,7 @@ beforeEach(() => {
     tlsDir,
     authorityFile: join(tlsDir, "ca.pem"),
     authorityKeyFile: join(tlsDir, "ca-key.pem"),
-    leafFile: join(root, "leaf.pem"),
+    leafFile: join(tlsDir, "server.pem"),
   };
   notes = [];
 });
@@ -74,7 +74,7 @@ describe("the local certificate", () => {
     await ensure();
     expect([mode(paths.authorityKeyFile), mode(paths.leafFile)]).toEqual([0o600, 0o600]);
     expect([mode(paths.authorityFile), mode(paths.tlsDir)]).toEqual([0o644, 0o755]);
-    expect(readdirSync(paths.tlsDir).toSorted()).toEqual(["ca-key.pem", "ca.pem"]);
+    expect(readdirSync(paths.tlsDir).toSorted()).toEqual(["ca-key.pem", "ca.pem", "server.pem"]);
     expect(text(paths.authorityFile)).not.toContain("PRIVATE");
   });
 
@@ -86,6 +86,19 @@ describe("the local certificate", () => {
     await expect(shakeHands(pair, authority.certificate, "bank.example")).rejects.toThrow(
       /permitted subtree/,
     );
+  });
+
+  it("comes from an authority for servers alone, which can speak for no address of mail and no URI", async () => {
+    const authority = await makeAuthority(coveredNames(E2B), root);
+    expect(new X509Certificate(authority.certificate).keyUsage).toEqual(["1.3.6.1.5.5.7.3.1"]); // serverAuth
+    const leafOf = async (name: string): Promise<string> =>
+      (await issueLeaf(authority, { dns: ["localhost", name], addresses: [] }, root)).certificate;
+    expect(await isTrusted(authority, await leafOf("e2b.test"), root)).toBe(true);
+    for (const name of ["URI:spiffe://bank.example/pay", "email:teller@bank.example"]) {
+      const leaf = await leafOf(`e2b.test, ${name}`);
+      expect(new X509Certificate(leaf).subjectAltName).toContain(name);
+      expect(await isTrusted(authority, leaf, root), name).toBe(false);
+    }
   });
 
   it("stays as it is until 30 days are left, and is then made anew by the same authority", async () => {
@@ -149,7 +162,7 @@ describe("the local certificate", () => {
     writeFileSync(join(half, "key"), "half a key");
     writeFileSync(paths.authorityKeyFile, "a key whose certificate was not written");
     await ensure();
-    expect(readdirSync(paths.tlsDir).toSorted()).toEqual(["ca-key.pem", "ca.pem"]);
+    expect(readdirSync(paths.tlsDir).toSorted()).toEqual(["ca-key.pem", "ca.pem", "server.pem"]);
     expect(notes).toEqual([]);
   });
 

@@ -1,11 +1,14 @@
-import { chownSync, readdirSync } from "node:fs";
+import { lchownSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Owner } from "./config.ts";
 
-/** Gives a folder and what lies directly in it to `owner`, who goes on writing there after the drop. */
+/**
+ * Gives a folder and what lies directly in it to `owner`, who goes on writing there after the drop. Of a link it gives the
+ * link: what it points to was chosen by whoever could write there.
+ */
 export function giveFolder(directory: string, { uid, gid }: Owner): void {
-  for (const name of readdirSync(directory)) chownSync(join(directory, name), uid, gid);
-  chownSync(directory, uid, gid);
+  for (const name of readdirSync(directory)) lchownSync(join(directory, name), uid, gid);
+  lchownSync(directory, uid, gid);
 }
 
 /**

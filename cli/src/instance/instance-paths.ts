@@ -43,6 +43,6 @@ export function instancePaths(stateDir: string): InstancePaths {
     tlsDir: join(root, "tls"),
     authorityFile: join(root, "tls", "ca.pem"),
     authorityKeyFile: join(root, "tls", "ca-key.pem"),
-    leafFile: join(root, "server", "tls-leaf.pem"),
+    leafFile: join(root, "tls", "server.pem"),
   };
 }

@@ -17,8 +17,8 @@ const AUTHORITY_DAYS = 3650;
 const LEAF_DAYS = 90;
 
 /**
- * A certificate authority that may speak for these names and their subdomains alone (RFC 5280, 4.2.1.10), so that a client
- * that trusts it trusts nobody new for any other.
+ * A certificate authority that may speak for these names and their subdomains alone (RFC 5280, 4.2.1.10) and for servers
+ * alone, so that a client that honours both and trusts it trusts nobody new for anything else.
  *
  * @param workDir where files with keys may lie for a moment, in a folder of their own
  * @throws CodedError when openssl is missing or fails
@@ -30,6 +30,9 @@ export async function makeAuthority(names: CoveredNames, workDir: string): Promi
     const permitted = [
       ...names.dns.filter((name) => !name.startsWith("*.")).map((name) => `permitted;DNS:${name}`),
       ...names.addresses.map((address) => `permitted;IP:${address}/${isIPv4(address) ? V4_HOST : V6_HOST}`),
+      // What is of no permitted kind would be free; none of these can exist (RFC 2606).
+      "permitted;email:invalid",
+      "permitted;URI:invalid",
     ];
     writeFileSync(
       path("config"),
@@ -37,6 +40,7 @@ export async function makeAuthority(names: CoveredNames, workDir: string): Promi
         "[req]\ndistinguished_name = name\n[name]\n[authority]",
         "basicConstraints = critical, CA:TRUE, pathlen:0",
         "keyUsage = critical, keyCertSign, cRLSign",
+        "extendedKeyUsage = serverAuth",
         "subjectKeyIdentifier = hash",
         `nameConstraints = critical, ${permitted.join(", ")}\n`,
       ].join("\n"),

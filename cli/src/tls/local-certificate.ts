@@ -22,7 +22,10 @@ export interface LocalCertificatePaths {
   authorityFile: string;
   /** Key of the authority, 0600: whoever has it can pose as this instance to its clients. */
   authorityKeyFile: string;
-  /** Certificate and key of the server in one file, so that they change together; 0600, the server's user's. */
+  /**
+   * Certificate and key of the server in one file, so that they change together; 0600, the server's user's. Not in a folder
+   * of that user, who could put a link there for root to write or read through.
+   */
   leafFile: string;
 }
 
