@@ -343,7 +343,7 @@ function storable({ message, step }: BuildFailure): BuildFailure {
 }
 
 /** Whose what a scope makes is: the tenant its key is bound to, else the account's own. */
-function tenantOf(scope: TenantScope): string {
+export function tenantOf(scope: TenantScope): string {
   return scope.tenant ?? scope.account;
 }
 

@@ -9,13 +9,18 @@ afterAll(async () => {
   await world[Symbol.asyncDispose]();
 });
 
-async function create(templateID: string): Promise<{ status: number; body: Record<string, unknown> }> {
-  return await world.call("POST", "/v2/sandboxes", { json: { templateID } });
+async function create(
+  templateID: string,
+  metadata: Record<string, string> = {},
+  key = world.adminKey,
+): Promise<{ status: number; body: Record<string, unknown> }> {
+  return await world.call("POST", "/v2/sandboxes", { key, json: { templateID, metadata } });
 }
 
-async function snapshot(name: string): Promise<string> {
-  const { body } = await create("base");
+async function snapshot(name: string, key = world.adminKey): Promise<string> {
+  const { body } = await create("base", {}, key);
   const made = await world.call("POST", `/sandboxes/${String(body["sandboxID"])}/snapshots`, {
+    key,
     json: { name },
   });
   expect(made.status, made.text).toBe(201);
@@ -24,8 +29,8 @@ async function snapshot(name: string): Promise<string> {
 }
 
 /** The snapshot that the machine of a sandbox of that template was made from. */
-async function origin(templateID: string): Promise<unknown> {
-  const { status, body } = await create(templateID);
+async function origin(templateID: string, metadata: Record<string, string> = {}): Promise<unknown> {
+  const { status, body } = await create(templateID, metadata);
   expect(status).toBe(201);
   return world.host.machines.get(String(body["sandboxID"]))?.machine.incarnations[0]?.from;
 }
@@ -56,6 +61,22 @@ test("a snapshot's name takes the place of no template, and means nothing to ano
     json: { templateID: "mine" },
   });
   expect(theirs.status).toBe(404);
+});
+
+test("a snapshot's name means the one of the tenant a create is for, also to a key of no tenant", async () => {
+  const of = async (tenant: string): Promise<string> => {
+    const key = await world.call("POST", "/v1/keys", { json: { name: tenant, tenant } });
+    return await snapshot("worker", String(key.body["key"]));
+  };
+  const first = await of("first");
+  const second = await of("second");
+  expect((await create("worker")).status).toBe(404);
+  expect(await origin("worker", { tenant_id: "first" })).toBe(first);
+  expect(await origin("worker", { tenant_id: "second" })).toBe(second);
+  expect((await create("worker", { tenant_id: "third" })).status).toBe(404);
+  const own = await snapshot("worker");
+  await of("first");
+  expect(await origin("worker")).toBe(own);
 });
 
 test("a list says how many run on all its pages, and only when those that run are asked for", async () => {

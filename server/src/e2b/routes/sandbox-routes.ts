@@ -35,7 +35,8 @@ export function addE2bSandboxRoutes(deps: RouteDeps): void {
       call,
       async () => {
         const { scope } = call.caller;
-        const choice = await deps.templates.choose(scope, call.body.templateID);
+        const { templateID, metadata } = call.body;
+        const choice = await deps.templates.choose(scope, templateID, metadata?.["tenant_id"]);
         const { request, settings } = createRequest(call.body, choice);
         await sandboxes.foretell(scope, wantedMachine(request));
         const plan = { ...(await sandboxes.plan(scope, request)), e2b: settings };

@@ -3,7 +3,12 @@ import { CodedError } from "@torpor/protocol";
 import type { TenantScope } from "../../auth/tenant-scope.ts";
 import type { Placement } from "../../host/placement.ts";
 import type { SnapshotRecord, SnapshotStore } from "../../store/snapshot-store.ts";
-import type { BuildRecord, BuiltTemplate, TemplateStore } from "../../store/template-store.ts";
+import {
+  type BuildRecord,
+  type BuiltTemplate,
+  type TemplateStore,
+  tenantOf,
+} from "../../store/template-store.ts";
 import { e2bTemplateNotFound } from "../e2b-error.ts";
 import { ownTemplateOf, resolveTemplate, snapshotIdOf, type TemplateChoice } from "../template-reference.ts";
 import { DEFAULT_TAG, isEveryServers, readReference } from "./template-name.ts";
@@ -21,16 +26,19 @@ export interface ChoiceParts {
  * by its id; a template of this server; the newest snapshot of that name. In this order, so that a snapshot's name never
  * takes the place of a template.
  *
+ * @param tenant whose sandbox it is for, where the create names one: a name means a snapshot of that tenant's and of no other,
+ * also to a key that may see them all. Default: the tenant of what the caller makes
  * @throws CodedError template_not_found
  */
 export async function chooseTemplate(
   parts: ChoiceParts,
   scope: TenantScope,
   reference: string,
+  tenant?: string,
 ): Promise<TemplateChoice> {
   const template = await findTemplate(parts.store, scope, reference);
   if (template === undefined)
-    return (await namedSnapshot(parts, scope, reference)) ?? resolveTemplate(reference);
+    return (await namedSnapshot(parts, scope, reference, tenant)) ?? resolveTemplate(reference);
   const { snapshotId } = await taggedBuild(parts.store, template, reference);
   if (snapshotId === null) throw e2bTemplateNotFound(reference);
   return { from_snapshot: snapshotId };
@@ -40,11 +48,13 @@ async function namedSnapshot(
   { snapshotStore, placement, clock }: ChoiceParts,
   scope: TenantScope,
   reference: string,
+  namedTenant: string | undefined,
 ): Promise<TemplateChoice | undefined> {
   const read = readReference(reference);
   if (snapshotIdOf(reference) !== undefined || (read !== undefined && isEveryServers(read))) return undefined;
+  const tenant = scope.tenant ?? namedTenant ?? tenantOf(scope);
   const ofName = async (name: string): Promise<SnapshotRecord | undefined> =>
-    (await snapshotStore.list(scope, { name, limit: 1, now: clock.now() })).items[0];
+    (await snapshotStore.list(scope, { name, tenant, limit: 1, now: clock.now() })).items[0];
   const withoutTag = reference.endsWith(`:${DEFAULT_TAG}`)
     ? reference.slice(0, -DEFAULT_TAG.length - 1)
     : undefined;

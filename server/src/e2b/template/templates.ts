@@ -79,8 +79,8 @@ export class Templates {
   }
 
   /** What a `templateID` means in a create, see {@link chooseTemplate}. @throws CodedError template_not_found */
-  async choose(scope: TenantScope, reference: string): Promise<TemplateChoice> {
-    return await chooseTemplate(this.#options, scope, reference);
+  async choose(scope: TenantScope, reference: string, tenant?: string): Promise<TemplateChoice> {
+    return await chooseTemplate(this.#options, scope, reference, tenant);
   }
 
   /** The caller's templates with their builds, the newest first. */
