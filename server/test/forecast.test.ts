@@ -52,7 +52,7 @@ describe("the forecast", () => {
     ],
   ];
   test.each(cases)("of connections, with %s", (_what, connections, expected) => {
-    const forecast = forecastOf(inventory(connections));
+    const forecast = forecastOf(inventory(connections), true);
     for (const event of ["pause", "hibernate", "fork"] as const) {
       const { survives, lost, reason } = forecast[event].connections;
       expect([event, survives]).toEqual([event, expected[event]]);
@@ -62,7 +62,7 @@ describe("the forecast", () => {
   });
 
   test("of everything else: kept by all but the end, which keeps nothing", () => {
-    const forecast = forecastOf(inventory());
+    const forecast = forecastOf(inventory(), true);
     for (const event of STATE_EVENTS) {
       for (const kind of STATE_KINDS) {
         const { survives, reason } = forecast[event][kind];
@@ -75,9 +75,24 @@ describe("the forecast", () => {
     expect(forecast.destroy.memory.lost).toEqual(["7 redis"]);
   });
 
+  test("of a hibernation without memory: what is on the disk is kept, and nothing of what runs", () => {
+    const { hibernate, pause } = forecastOf(
+      inventory({ listening: [LISTENING], external: [EXTERNAL] }),
+      false,
+    );
+    for (const kind of ["files", "packages", "caches", "browser"] as const)
+      expect([kind, hibernate[kind].survives, hibernate[kind].lost]).toEqual([kind, "all", []]);
+    expect(hibernate.memory).toMatchObject({ survives: "none", lost: ["7 redis"] });
+    expect(hibernate.connections).toMatchObject({
+      survives: "none",
+      lost: ["tcp 0.0.0.0:80", "tcp 10.0.0.2:5000 -> 203.0.113.9:443"],
+    });
+    expect([pause.memory.survives, pause.connections.survives]).toEqual(["all", "all"]);
+  });
+
   test("names at most twenty and counts the rest", () => {
     const external = Array.from({ length: 50 }, (_, index) => socket(`10.0.0.2:${index}`, "203.0.113.9:443"));
-    const { lost } = forecastOf(inventory({ external })).hibernate.connections;
+    const { lost } = forecastOf(inventory({ external }), true).hibernate.connections;
     expect(lost).toHaveLength(21);
     expect(lost.at(-1)).toBe("30 more");
   });

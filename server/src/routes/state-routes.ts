@@ -63,7 +63,7 @@ export function addStateRoutes(deps: RouteDeps): void {
         sandbox_id: record.id,
         generation: record.generation,
         ...taken.data,
-        forecast: forecastOf(taken.data),
+        forecast: forecastOf(taken.data, record.hibernateMemory),
       };
       return { status: 200, body };
     },

@@ -4,10 +4,17 @@ import { STATE_KINDS } from "@torpor/protocol";
 /** Named at most; the rest is counted. */
 const MAX_NAMED = 20;
 
-/** What survives a pause, a hibernation, a fork (in its children) and the end of the sandbox, by kind of state. */
-export function forecastOf(inventory: Inventory): Forecast {
+/**
+ * What survives a pause, a hibernation, a fork (in its children) and the end of the sandbox, by kind of state.
+ *
+ * @param hibernateMemory as the sandbox's `hibernate_memory`: what a hibernation keeps that is not asked for otherwise
+ */
+export function forecastOf(inventory: Inventory, hibernateMemory: boolean): Forecast {
   const of = (event: StateEvent): Record<StateKind, Survival> => {
-    const entries = STATE_KINDS.map((kind) => [kind, survival(event, kind, inventory)] as const);
+    const entries = STATE_KINDS.map((kind) => {
+      const onDisk = event === "hibernate" && !hibernateMemory;
+      return [kind, onDisk ? onDiskAlone(kind, inventory) : survival(event, kind, inventory)] as const;
+    });
     return Object.fromEntries(entries) as Record<StateKind, Survival>;
   };
   return { pause: of("pause"), hibernate: of("hibernate"), fork: of("fork"), destroy: of("destroy") };
@@ -24,6 +31,22 @@ function survival(event: StateEvent, kind: StateKind, inventory: Inventory): Sur
   }
   if (kind === "connections") return connections(event, inventory, held.length);
   return { survives: "all", lost: [], reason: REASONS[event][kind] };
+}
+
+/** Of a hibernation without memory. */
+function onDiskAlone(kind: StateKind, inventory: Inventory): Survival {
+  if (kind !== "memory" && kind !== "connections")
+    return {
+      survives: "all",
+      lost: [],
+      reason: "it is on the disk, which is kept; the sandbox boots from it",
+    };
+  return {
+    survives: "none",
+    lost: named(itemsOf(kind, inventory)),
+    reason:
+      "hibernate_memory is false: processes end with their memory and connections, kernels with their variables",
+  };
 }
 
 function connections(
