@@ -17,13 +17,13 @@ import { ImageRoot } from "../src/oci/image-root.ts";
 let dir: string;
 let outside: string;
 let root: ImageRoot;
-beforeEach(() => {
+beforeEach(async () => {
   const made = mkdtempSync(join(tmpdir(), "torpor-root-"));
   [dir, outside] = [join(made, "root"), join(made, "outside")];
   mkdirSync(dir);
   mkdirSync(outside);
   writeFileSync(join(outside, "secret"), "host's own");
-  root = new ImageRoot(dir, "hostile");
+  root = await ImageRoot.open(dir, "hostile");
 });
 afterEach(() => rmSync(join(dir, ".."), { recursive: true }));
 
@@ -64,4 +64,10 @@ test("a folder is made with its owner and its mode, below links inside too", asy
   expect(lstatSync(join(dir, "var", "home", "user")).mode & 0o7777).toBe(0o700);
   expect(await root.has("/home/user")).toBe(true);
   expect(existsSync(join(dir, "var", "home", "user"))).toBe(true);
+});
+
+test("a link to elsewhere, a file or nothing in the place of a root is refused", async () => {
+  symlinkSync(outside, `${dir}-link`);
+  for (const place of [`${dir}-link`, join(outside, "secret"), `${dir}-nowhere`])
+    await expect(ImageRoot.open(place, "hostile")).rejects.toThrow(/'hostile' .* leave no root folder/);
 });

@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { run } from "@torpor/base";
@@ -49,6 +50,19 @@ export async function makeContainerImage(image: ContainerImage): Promise<void> {
     ...(workdir === undefined ? [] : ["--config.workingdir", workdir]),
     ...(architecture === undefined ? [] : ["--architecture", architecture]),
   ]);
+}
+
+/** Rewrites the manifest of a layout's only image: of its layers it lists the first `count`, of a configuration as it was. */
+export function keepLayers(layout: string, count: number): void {
+  const read = (path: string) => JSON.parse(readFileSync(path, "utf8"));
+  const index = read(join(layout, "index.json"));
+  const blob = (digest: string): string => join(layout, "blobs", ...digest.split(":"));
+  const manifest = read(blob(index.manifests[0].digest));
+  const text = JSON.stringify({ ...manifest, layers: manifest.layers.slice(0, count) });
+  const digest = `sha256:${createHash("sha256").update(text).digest("hex")}`;
+  writeFileSync(blob(digest), text);
+  index.manifests = [{ ...index.manifests[0], digest, size: text.length }];
+  writeFileSync(join(layout, "index.json"), JSON.stringify(index));
 }
 
 const TYPES = { file: "0", "hard-link": "1", link: "2", device: "4", folder: "5" } as const;

@@ -4,18 +4,19 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   rmSync,
   truncateSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { run } from "@torpor/base";
 import { Torpor } from "@torpor/sdk";
 import { BuildError, Sandbox, Template } from "e2b";
 import { Sandbox as Sandbox245, Template as Template245 } from "e2b-2.45";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type LayerEntry, makeContainerImage, STATIC_BASH } from "../src/container-image.ts";
+import { keepLayers, type LayerEntry, makeContainerImage, STATIC_BASH } from "../src/container-image.ts";
 import { ContainerRegistry } from "../src/container-registry.ts";
 import { e2bOptions, eventually, useInstance } from "../src/index.ts";
 import { filesThatHold } from "../src/needle-search.ts";
@@ -159,7 +160,8 @@ describe("templates made from container images", () => {
         .catch((error: unknown) => String(error));
     expect(await create(`image:${hash}`)).toMatch(/template/);
     await build(Template().fromImage("tools/empty:2"), "app-2");
-    for (const each of finished().filter((one) => one !== hash)) {
+    const named = basename(readlinkSync(join(templatesDir, "by-name", "imported")));
+    for (const each of finished().filter((one) => one !== named)) {
       expect(await create(each)).toMatch(/no template|template_not_found/);
     }
   });
@@ -238,7 +240,23 @@ describe("templates made from container images", () => {
       layers: [[bash]],
       user: "stranger",
     });
+    // Of the configuration of another image it lists one layer less than that stands for.
+    const less = join(images(), "less_1");
+    await makeContainerImage({
+      layout: less,
+      tag: "1",
+      layers: [[bash, passwd], [{ path: "extra", content: "x" }]],
+    });
+    keepLayers(less, 1);
+    // A whiteout of "..": umoci removes the whole root for it, and says nothing.
+    await makeContainerImage({
+      layout: join(images(), "rootless_1"),
+      tag: "1",
+      layers: [[bash], [{ path: "nodir/.wh...", content: "" }]],
+    });
     for (const [image, expected] of [
+      ["rootless:1", /image 'rootless:1' cannot be unpacked: its layers leave no root folder/],
+      ["less:1", /image 'less:1' cannot be built from: its manifest lists 1 layers, and .* stands for 2/],
       ["broken:1", /image 'broken:1' cannot be built from: it cannot be read/],
       [`cut/off:1`, /not among the local images/],
       ["changed:1", /image 'changed:1' cannot be (built from|unpacked)/],

@@ -12,14 +12,14 @@ import { lockTemplate } from "../template/template-lock.ts";
 import type { StoredTemplate, TemplateStore } from "../template/template-store.ts";
 import { type BuildSpace, openBuildSpace } from "./build-space.ts";
 import { finishImageRoot } from "./finish-image-root.ts";
-import { type ImageConfig, parseImageConfig, requireRunnable } from "./image-config.ts";
+import { type ImageConfig, parseImageConfig, requireLayers, requireRunnable } from "./image-config.ts";
 import { tooLarge } from "./image-failure.ts";
 import { ImageRoot } from "./image-root.ts";
 import type { ImageSource } from "./image-source.ts";
 import { ImageTools, type RegistryAccess } from "./image-tools.ts";
 
 /** Part of every hash: raise it when another root is made from the same image. */
-const IMAGE_BUILDER_VERSION = 1;
+const IMAGE_BUILDER_VERSION = 2;
 /** What is left free on the disk at least, as for a template from a recipe. */
 const FREE_BYTES_MIN = 3 * 1024 ** 3;
 /** Below this an image is not begun: the file system alone takes some. */
@@ -100,9 +100,16 @@ export async function buildImageTemplate(
     return { template: known, cached: true };
   }
 
-  const unpackedBytes = await unpack(tools, space, pinned, options, config, report, sizeBytes);
+  const { root, bytes: unpackedBytes } = await unpack(
+    tools,
+    space,
+    pinned,
+    options,
+    config,
+    report,
+    sizeBytes,
+  );
   report({ stage: "finish", label: "Adding the guest agent", fraction: 0 });
-  const root = new ImageRoot(join(space.outside, "rootfs"), image);
   const defaults = await finishImageRoot(root, { ...options, config });
   const manifest: TemplateManifest = {
     formatVersion: 1,
@@ -156,7 +163,7 @@ async function pin(tools: ImageTools, source: ImageSource): Promise<ImageSource>
   return { kind: "registry", reference: `${name}@sha256:${digest}` };
 }
 
-/** @returns the bytes of the unpacked tree */
+/** @returns the unpacked tree and its bytes */
 async function unpack(
   tools: ImageTools,
   space: BuildSpace,
@@ -165,7 +172,7 @@ async function unpack(
   config: ImageConfig,
   report: (progress: BuildProgress) => void,
   sizeBytes: number,
-): Promise<number> {
+): Promise<{ root: ImageRoot; bytes: number }> {
   report({ stage: "download", label: `Copying ${image}`, fraction: 0 });
   await tools.copy(source);
   report({ stage: "download", label: "Copied", fraction: 1 });
@@ -176,16 +183,18 @@ async function unpack(
       "invalid_request",
       `image '${image}' was changed while it was read; build from it again`,
     );
+  requireLayers(image, copied, await tools.readManifest(tools.copied));
   report({ stage: "unpack", label: "Unpacking its layers", fraction: 0 });
   await tools.unpack();
-  const root = join(space.outside, "rootfs");
+  const dir = join(space.outside, "rootfs");
+  const root = await ImageRoot.open(dir, image);
   // They would be no devices of anybody's in a sandbox, and are none here, where devices do not count.
-  await run(["find", root, "-xdev", "(", "-type", "b", "-o", "-type", "c", ")", "-delete"], {
+  await run(["find", dir, "-xdev", "(", "-type", "b", "-o", "-type", "c", ")", "-delete"], {
     timeoutMs: 600_000,
   });
   // As long as its files say they are, holes included: so large is what is packed.
   const { stdout } = await run(
-    ["du", "--summarize", "--apparent-size", "--block-size=1", "--one-file-system", root],
+    ["du", "--summarize", "--apparent-size", "--block-size=1", "--one-file-system", dir],
     {
       timeoutMs: 600_000,
     },
@@ -193,7 +202,7 @@ async function unpack(
   const bytes = Number.parseInt(stdout, 10);
   if (!(bytes <= sizeBytes)) throw tooLarge(image);
   report({ stage: "unpack", label: "Unpacked", fraction: 1 });
-  return bytes;
+  return { root, bytes };
 }
 
 /** Half of what is free: packed once more, it all lies on the disk twice for a while. @throws CodedError `no_space` */

@@ -16,20 +16,30 @@ export interface ContainedToolOptions {
   signal?: AbortSignal | undefined;
 }
 
+/** What a program and what it asks of a registry are found by. The rest of `/etc` is nothing that an image may lead to. */
+const SETTINGS = "/etc/ld.so.cache /etc/containers/policy.json /etc/containers/registries.d";
+const NETWORK_SETTINGS =
+  "/etc/ld.so.cache /etc/containers /etc/ssl/certs /etc/resolv.conf /etc/nsswitch.conf /etc/hosts";
+
 /**
- * In a mount namespace of its own: a root with nothing but this machine's programs and settings, read-only, the source, and
- * the space at `/work`. `$0` is the space, `$1` the source or nothing, `$2` the output or nothing, the rest is run.
+ * In a mount namespace of its own: a root with nothing but this machine's programs and a few settings, read-only, the source,
+ * and the space at `/work`. There is no `/proc`: root, even without capabilities, could write to settings of the kernel there.
+ * What an earlier tool may have put into the space, such as a link where the output goes, leads nowhere.
+ * `$0` is the space, `$1` the source or nothing, `$2` the output or nothing, `$3` the settings, the rest is run.
  */
 const JAIL_SCRIPT = `
 set -eu
-space=$0 source=$1 output=$2
-shift 2
-jail=$space/.jail
+space=$0 source=$1 output=$2 settings=$3
+shift 3
+jail=$space.jail
 mkdir -p "$jail"
-if [ -n "$output" ]; then exec >"$space/$output"; fi
+if [ -n "$output" ]; then
+  rm -f "$space/$output"
+  exec >"$space/$output"
+fi
 mount -t tmpfs -o size=1m,mode=0755,nosuid,nodev jail "$jail"
-mkdir "$jail/work" "$jail/proc" "$jail/dev" "$jail/tmp"
-for dir in /usr /etc /bin /sbin /lib /lib32 /lib64; do
+mkdir "$jail/work" "$jail/dev" "$jail/tmp"
+for dir in /usr /bin /sbin /lib /lib32 /lib64; do
   if [ -L "$dir" ]; then cp -P "$dir" "$jail$dir"
   elif [ -d "$dir" ]; then
     mkdir "$jail$dir"
@@ -37,16 +47,16 @@ for dir in /usr /etc /bin /sbin /lib /lib32 /lib64; do
     mount -o remount,bind,ro,nosuid,nodev "$jail$dir"
   fi
 done
-resolver=$(readlink -f /etc/resolv.conf || true)
-case $resolver in
-  /etc/* | /usr/* | '') ;;
-  *)
-    if [ -f "$resolver" ]; then
-      mkdir -p "$jail\${resolver%/*}"
-      touch "$jail$resolver"
-      mount --bind "$resolver" "$jail$resolver"
-    fi ;;
-esac
+for setting in $settings; do
+  real=$(readlink -f "$setting" || true)
+  mkdir -p "$jail\${setting%/*}"
+  if [ -d "$real" ]; then mkdir "$jail$setting"
+  elif [ -f "$real" ]; then touch "$jail$setting"
+  else continue
+  fi
+  mount --bind "$real" "$jail$setting"
+  mount -o remount,bind,ro,nosuid,nodev,noexec "$jail$setting"
+done
 for device in null urandom; do
   touch "$jail/dev/$device"
   mount --bind "/dev/$device" "$jail/dev/$device"
@@ -56,7 +66,6 @@ if [ -n "$source" ]; then
   mount --bind "$source" "$jail/source"
   mount -o remount,bind,ro,nosuid,nodev,noexec "$jail/source"
 fi
-mount -t proc -o nosuid,nodev,noexec proc "$jail/proc"
 mount --bind "$space" "$jail/work"
 mount -o remount,ro "$jail"
 exec chroot "$jail" "$@"
@@ -88,6 +97,7 @@ export async function runContained(
       space.inside,
       source,
       outputFile,
+      network ? NETWORK_SETTINGS : SETTINGS,
       "/usr/bin/setpriv",
       ...rights,
       "--no-new-privs",

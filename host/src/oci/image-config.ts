@@ -18,6 +18,9 @@ const configSchema = z.object({
   rootfs: z.object({ diff_ids: z.array(z.string()).max(1_000) }),
 });
 
+// Of the manifest (OCI image specification 1.0, manifest.md) only how many layers there are: their digests are the tools' part.
+const manifestSchema = z.object({ layers: z.array(z.unknown()) });
+
 /** What an image says about itself, as far as a template takes it over. */
 export interface ImageConfig {
   /** As Go calls it, such as `amd64`. */
@@ -84,5 +87,27 @@ export function requireRunnable(image: string, { architecture, os }: ImageConfig
     "unsupported",
     `image '${image}' is for ${os}/${architecture}, and this host runs linux/${here}: nothing in it would start. Use the image's variant for linux/${here}`,
     { details: { architecture, os } },
+  );
+}
+
+/**
+ * A template is known by its configuration, which stands for the tree only if all of its layers were unpacked: the unpacker
+ * checks each layer that the manifest lists against the configuration, and does not miss any that it leaves out.
+ *
+ * @throws CodedError `invalid_request` where the manifest lists fewer layers, or more, or none
+ */
+export function requireLayers(image: string, { diffIds }: ImageConfig, manifest: string): void {
+  let json: unknown;
+  try {
+    json = JSON.parse(manifest);
+  } catch {
+    json = undefined;
+  }
+  const parsed = manifestSchema.safeParse(json);
+  const count = parsed.success ? parsed.data.layers.length : 0;
+  if (count > 0 && count === diffIds.length) return;
+  throw new CodedError(
+    "invalid_request",
+    `image '${image}' cannot be built from: its manifest lists ${count} layers, and its configuration stands for ${diffIds.length}. Make or fetch it anew`,
   );
 }

@@ -1,3 +1,4 @@
+import { constants } from "node:fs";
 import { chmod, chown, lstat, mkdir, open, readlink, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CodedError } from "@torpor/protocol";
@@ -13,9 +14,18 @@ export class ImageRoot {
   readonly #dir: string;
   readonly #image: string;
 
-  constructor(dir: string, image: string) {
+  private constructor(dir: string, image: string) {
     this.#dir = dir;
     this.#image = image;
+  }
+
+  /** @throws CodedError `invalid_request` where the image's layers left no folder, or a link in its place */
+  static async open(dir: string, image: string): Promise<ImageRoot> {
+    if ((await lstatIfThere(dir))?.isDirectory() === true) return new ImageRoot(dir, image);
+    throw new CodedError(
+      "invalid_request",
+      `image '${image}' cannot be unpacked: its layers leave no root folder. They hold what no layer may; make or fetch it anew`,
+    );
   }
 
   /** Content of a file; undefined where there is none, or none of a size that is read. */
@@ -23,7 +33,7 @@ export class ImageRoot {
     const target = await this.#target(path, { follow: true, make: false });
     const stat = target === undefined ? undefined : await lstatIfThere(target);
     if (target === undefined || stat?.isFile() !== true || stat.size > MAX_TEXT_BYTES) return undefined;
-    const file = await open(target, "r");
+    const file = await open(target, constants.O_RDONLY | constants.O_NOFOLLOW);
     try {
       return await file.readFile("utf8");
     } finally {

@@ -1,4 +1,5 @@
-import { chmod, chown, mkdir, readFile, stat, writeFile } from "node:fs/promises";
+import { constants } from "node:fs";
+import { chmod, chown, mkdir, open, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { ProcessError } from "@torpor/base";
 import type { CodedError } from "@torpor/protocol";
@@ -87,9 +88,17 @@ export class ImageTools {
 
   async #inspect(source: ImageSource, flags: string[], file: string): Promise<string> {
     await this.#skopeo(source, ["inspect", ...flags], [], INSPECT_TIMEOUT_MS, file);
-    const path = join(this.#options.space.outside, file);
-    if ((await stat(path)).size > MAX_DOCUMENT_BYTES) throw new Error(`${file} of an image is too large`);
-    return await readFile(path, "utf8");
+    // Not what a tool put in its place.
+    const openFlags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+    const opened = await open(join(this.#options.space.outside, file), openFlags);
+    try {
+      const stat = await opened.stat();
+      if (!stat.isFile() || stat.size > MAX_DOCUMENT_BYTES)
+        throw new Error(`${file} of an image is no file of at most ${MAX_DOCUMENT_BYTES} bytes`);
+      return await opened.readFile("utf8");
+    } finally {
+      await opened.close();
+    }
   }
 
   async #skopeo(
