@@ -17,6 +17,7 @@ import type { Headroom } from "./machine/capacity.ts";
 import { egressLeft } from "./machine/egress-left.ts";
 import { EventFeed } from "./machine/event-feed.ts";
 import { MachineJournal } from "./machine/machine-journal.ts";
+import { ImageRoom } from "./machine/image-room.ts";
 import { Machines } from "./machine/machines.ts";
 import { newMachineId } from "./machine/new-entry.ts";
 import { Reconciliation } from "./machine/reconciliation.ts";
@@ -90,6 +91,7 @@ async function main(): Promise<void> {
   const feed = new EventFeed(journal);
   const store = new TemplateStore(join(hostDir, "templates"));
   await store.sweep();
+  const headroom = await watchHeadroom(hostDir, config.diskWatermarkPercent, scope);
   const pools = new TemplatePools({
     store,
     driver,
@@ -117,10 +119,10 @@ async function main(): Promise<void> {
       registryAccess: { caFile: config.images.caFile, proxyEnv: config.images.proxyEnv },
       bashPath: STATIC_BASH,
       maxMib: config.images.maxMib,
+      room: new ImageRoom(headroom),
       gate: new Gate(IMAGES_AT_ONCE),
     },
   });
-  const headroom = await watchHeadroom(hostDir, config.diskWatermarkPercent, scope);
   const images = new ImageStore(join(hostDir, "images"));
   await images.open();
   const sleep = new Sleep({
@@ -157,9 +159,7 @@ async function main(): Promise<void> {
   scope.defer(() => machines.stopWatching());
   await pools.start();
   const reconciliation = new Reconciliation({ machines, slots, images, log });
-  const sweepImages = async (): Promise<void> => {
-    await pools.sweepImages(await machines.templatesInUse());
-  };
+  const sweepImages = (): Promise<void> => pools.sweepImages(() => machines.templatesInUse());
   scope.defer(keepTidy(journal, reconciliation, sweepImages, log));
 
   let drained: Promise<void> | undefined;

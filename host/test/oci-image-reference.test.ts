@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { parseImageReference } from "../src/oci/image-reference.ts";
+import { listedRegistry, parseImageReference } from "../src/oci/image-reference.ts";
 
 const DIGEST = `sha256:${"a".repeat(64)}`;
 
@@ -17,7 +17,7 @@ test("a reference is taken apart as container tools do it", () => {
     [`app@${DIGEST}`, undefined, "app", undefined, DIGEST],
     [`app:1@${DIGEST}`, undefined, "app", undefined, DIGEST],
   ] as const)
-    expect(parseImageReference(text)).toEqual({ text, registry, repository, tag, digest });
+    expect(parseImageReference(text)).toMatchObject({ text, registry, repository, tag, digest });
 });
 
 test("what is no reference is refused, and so cannot become an option, a path or another host", () => {
@@ -38,4 +38,20 @@ test("what is no reference is refused, and so cannot become an option, a path or
     "a".repeat(600),
   ])
     expect(() => parseImageReference(text), text).toThrow(/is no image's name/);
+});
+
+test("a registry is asked without the tag where there is a digest, and else for what was said", () => {
+  const asked = (text: string) => parseImageReference(text).asked;
+  expect(asked(`python:3.12@${DIGEST}`)).toBe(`python@${DIGEST}`);
+  expect(asked(`localhost:5000/library/app:1@${DIGEST}`)).toBe(`localhost:5000/library/app@${DIGEST}`);
+  for (const text of ["python", "library/python:3.12", `localhost:5000/app@${DIGEST}`])
+    expect(asked(text)).toBe(text);
+});
+
+test("the default registry is the same in an operator's list, named in front or not", () => {
+  for (const text of ["python:3.12", "docker.io/library/python:3.12", "index.docker.io/team/app"])
+    expect(listedRegistry(parseImageReference(text).registry)).toBe("default");
+  expect(listedRegistry(parseImageReference("registry.example.com/python").registry)).toBe(
+    "registry.example.com",
+  );
 });

@@ -59,7 +59,7 @@ export function checkMemory(free: Headroom): void {
 }
 
 /** Before anything large is written. @throws CodedError `no_space` */
-function checkDisk(free: Headroom, refusal: string): void {
+export function checkDisk(free: Headroom, refusal: string): void {
   const { diskMb, diskUsedPercent, diskWatermarkPercent } = free;
   if (diskUsedPercent < diskWatermarkPercent && diskMb >= MIN_FREE_DISK_MB) return;
   throw new CodedError(

@@ -1,13 +1,16 @@
+import { lstat, readdir } from "node:fs/promises";
+import { join } from "node:path";
 import type { Clock, Gate } from "@torpor/base";
 import { CodedError, type ImageCredentials } from "@torpor/protocol";
 import type { Driver } from "../driver/driver.ts";
 import { buildImageTemplate, type ImageTemplateOptions } from "../oci/build-image-template.ts";
-import { type ImageReference, parseImageReference } from "../oci/image-reference.ts";
+import { type ImageReference, listedRegistry, parseImageReference } from "../oci/image-reference.ts";
 import { type ImageSource, parseImageSource } from "../oci/image-source.ts";
 import type { ImagesFolder } from "../oci/images-folder.ts";
 import type { RegistryAccess } from "../oci/image-tools.ts";
 import type { BuildProgress, StoredTemplate, TemplateStore } from "../template/index.ts";
 import { goldenName } from "./golden.ts";
+import type { ImageRoom } from "./image-room.ts";
 
 export interface ImageTemplatesOptions {
   store: TemplateStore;
@@ -19,7 +22,9 @@ export interface ImageTemplatesOptions {
   registryAccess: Omit<RegistryAccess, "credentials">;
   guestBinaryPath: string;
   bashPath: string;
+  /** The most that one may take, copy and tree together; all that nobody needs may take as much on the disk. */
   maxMib: number;
+  room: ImageRoom;
   /** Images that are read at once. */
   gate: Gate;
   bake: ImageTemplateOptions["bake"];
@@ -36,8 +41,8 @@ export type WantedImage =
 const UNUSED_MS = 7 * 24 * 60 * 60_000;
 /** More than so many that nothing stands on are not kept: the longest unused go first. */
 const MAX_UNUSED = 20;
-/** Not even those of them that were asked for a moment ago: a sandbox is about to be made. */
-const FRESH_MS = 60 * 60_000;
+/** But those that were asked for a moment ago stay while the disk is not full: a sandbox is about to be made. */
+const FRESH_MS = 10 * 60_000;
 
 /** Templates made from container images: found, made, and forgotten when nobody needs them. */
 export class ImageTemplates {
@@ -53,17 +58,20 @@ export class ImageTemplates {
     onProgress: (progress: BuildProgress) => void,
     signal?: AbortSignal,
   ): Promise<{ template: StoredTemplate; cached: boolean }> {
-    const { store, driver, gate, registryAccess } = this.#options;
+    const { driver, gate, registryAccess, room, maxMib } = this.#options;
     const { source, registry } = await this.#find(wanted);
     const credentials =
       source.kind === "registry" && wanted.by === "tenant" && wanted.credentials !== null
         ? { ...wanted.credentials, registry: loginRegistry(wanted.image, registry) }
         : null;
     onProgress({ stage: "prepare", label: "Waiting for its turn", fraction: 0 });
-    const made = await gate.run(async () => {
+    return await gate.run(async () => {
       signal?.throwIfAborted();
+      const { bytes, release } = room.reserve(wanted.image, maxMib);
       return await buildImageTemplate({
         ...this.#options,
+        sizeBytes: bytes,
+        checkRoom: () => room.check(wanted.image),
         image: wanted.image,
         source,
         access: { ...registryAccess, credentials },
@@ -72,10 +80,8 @@ export class ImageTemplates {
         goldenName: goldenName(driver),
         onProgress,
         signal,
-      });
+      }).finally(release);
     });
-    await store.markUsed(made.template.hash, this.#options.clock.now());
-    return made;
   }
 
   async #find(wanted: WantedImage): Promise<{ source: ImageSource; registry: string | undefined }> {
@@ -85,15 +91,15 @@ export class ImageTemplates {
     const local = await this.#options.folder.find(reference);
     if (local !== undefined) return { source: local, registry: undefined };
     this.#requireAsked(reference);
-    return { source: { kind: "registry", reference: reference.text }, registry: reference.registry };
+    return { source: { kind: "registry", reference: reference.asked }, registry: reference.registry };
   }
 
   #requireAsked({ text, registry }: ImageReference): void {
     const { registries } = this.#options;
-    if (registries.includes(registry ?? "default")) return;
+    if (registries.map(listedRegistry).includes(listedRegistry(registry))) return;
     const why =
-      registry === undefined
-        ? "no registry is asked for names without one (TORPOR_IMAGE_REGISTRIES leaves out 'default')"
+      listedRegistry(registry) === "default"
+        ? "no registry is asked for names without one or with docker.io (TORPOR_IMAGE_REGISTRIES leaves out 'default')"
         : `the registry ${registry} is none that this host asks: the operator lists those in TORPOR_IMAGE_REGISTRIES`;
     throw new CodedError(
       "template_not_found",
@@ -101,19 +107,38 @@ export class ImageTemplates {
     );
   }
 
-  /** The hashes of those that nothing stands on and nobody has asked for in a while: they can go. */
+  /**
+   * The hashes of those that nothing stands on and that can go: nobody has asked for them in a while, or the ones that were
+   * asked for since are enough, in number or bytes. Where the disk is full all can, the longest unused first.
+   */
   async unused(inUse: ReadonlySet<string>): Promise<string[]> {
-    const { store, clock } = this.#options;
-    const unused: { hash: string; unusedMs: number }[] = [];
+    const { store, clock, room, maxMib } = this.#options;
+    const unused: { hash: string; unusedMs: number; bytes: number }[] = [];
     for (const { hash, manifest, names } of await store.list(() => {})) {
       if (manifest.image === undefined || names.length > 0 || inUse.has(hash)) continue;
-      unused.push({ hash, unusedMs: clock.now() - (await store.lastUse(hash)) });
+      const bytes = await folderBytes(join(store.templatesDir, hash));
+      unused.push({ hash, unusedMs: clock.now() - (await store.lastUse(hash)), bytes });
     }
     unused.sort((a, b) => a.unusedMs - b.unusedMs);
+    let bytesKept = 0;
     return unused
-      .filter(({ unusedMs }, index) => unusedMs > UNUSED_MS || (index >= MAX_UNUSED && unusedMs > FRESH_MS))
-      .map(({ hash }) => hash);
+      .filter(({ unusedMs, bytes }, index) => {
+        bytesKept += bytes;
+        if (room.isTight) return true;
+        const isTooMuch = index >= MAX_UNUSED || bytesKept > maxMib * 1024 ** 2;
+        return unusedMs > UNUSED_MS || (isTooMuch && unusedMs > FRESH_MS);
+      })
+      .map(({ hash }) => hash)
+      .reverse();
   }
+}
+
+/** What a folder without links takes on the disk. */
+async function folderBytes(dir: string): Promise<number> {
+  let bytes = 0;
+  for (const entry of await readdir(dir, { withFileTypes: true, recursive: true }))
+    if (entry.isFile()) bytes += (await lstat(join(entry.parentPath, entry.name))).blocks * 512;
+  return bytes;
 }
 
 /** Where the credentials are good. @throws CodedError `invalid_request` */

@@ -46,7 +46,7 @@ export interface TemplatePoolsOptions {
   /** How templates are made from container images. */
   images: Pick<
     ImageTemplatesOptions,
-    "folder" | "registries" | "registryAccess" | "bashPath" | "maxMib" | "gate"
+    "folder" | "registries" | "registryAccess" | "bashPath" | "maxMib" | "room" | "gate"
   >;
 }
 
@@ -303,11 +303,30 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     return { template: { ...(await this.#describe(template)), name: `${IMAGE}${template.hash}` }, cached };
   }
 
-  /** Removes templates of images that nobody needs any more. @returns how many */
-  async sweepImages(inUse: ReadonlySet<string>): Promise<number> {
-    const hashes = await this.#images.unused(inUse);
-    for (const hash of hashes) await this.remove(hash, inUse);
-    return hashes.length;
+  /**
+   * Removes templates of images that nobody needs any more.
+   *
+   * @param templatesInUse asked again for each, when nobody can build from it meanwhile
+   */
+  async sweepImages(templatesInUse: () => Promise<ReadonlySet<string>>): Promise<void> {
+    const { store } = this.#options;
+    for (const hash of await this.#images.unused(await templatesInUse())) {
+      let isUnused = true;
+      const inUse = async (): Promise<boolean> => {
+        isUnused = (await this.#images.unused(await templatesInUse())).includes(hash);
+        if (isUnused) await this.#close(`${IMAGE}${hash}`);
+        return !isUnused;
+      };
+      await store.remove(hash, { inUse }).catch((error: unknown) => {
+        if (isUnused) throw error;
+      });
+    }
+  }
+
+  async #close(name: string): Promise<void> {
+    const open = await this.#open.get(name)?.catch(() => undefined);
+    this.#open.delete(name);
+    await open?.pool.stop();
   }
 
   async #bakeMissing(template: StoredTemplate, signal: AbortSignal | undefined): Promise<boolean> {
@@ -355,11 +374,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
       await store.remove(template.hash, { inUse: () => true }); // throws the conflict
       return;
     }
-    for (const name of [...template.names, `${IMAGE}${template.hash}`]) {
-      const open = await this.#open.get(name)?.catch(() => undefined);
-      this.#open.delete(name);
-      await open?.pool.stop();
-    }
+    for (const name of [...template.names, `${IMAGE}${template.hash}`]) await this.#close(name);
     await store.remove(template.hash, { inUse: (hash) => inUse.has(hash) });
   }
 

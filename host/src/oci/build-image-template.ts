@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
-import { mkdir, statfs, writeFile } from "node:fs/promises";
+import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { run, Scope } from "@torpor/base";
+import { type Clock, run, Scope } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 import { type BuildProgress, monotone } from "../template/build-progress.ts";
 import { makeUnfinishedDir } from "../template/building-dir.ts";
@@ -20,11 +20,6 @@ import { ImageTools, type RegistryAccess } from "./image-tools.ts";
 
 /** Part of every hash: raise it when another root is made from the same image. */
 const IMAGE_BUILDER_VERSION = 2;
-/** What is left free on the disk at least, as for a template from a recipe. */
-const FREE_BYTES_MIN = 3 * 1024 ** 3;
-/** Below this an image is not begun: the file system alone takes some. */
-const SPACE_BYTES_MIN = 64 * 1024 ** 2;
-const MIB = 1024 ** 2;
 
 export interface ImageTemplateOptions {
   /** The image as it was asked for. */
@@ -40,8 +35,11 @@ export interface ImageTemplateOptions {
   driverVersion: string;
   /** The golden snapshot's name below the template. */
   goldenName: string;
-  /** The most that copy and unpacked tree may take together, MiB. */
-  maxMib: number;
+  /** The most that copy and unpacked tree may take together. */
+  sizeBytes: number;
+  /** Asked before each step. @throws CodedError `no_space` when there is no room for it any more */
+  checkRoom: () => void;
+  clock: Clock;
   /** Packs the root and makes its golden snapshot in `goldenDir`. */
   bake: (
     root: { dir: string; mountsOf: number },
@@ -56,21 +54,21 @@ export interface ImageTemplateOptions {
 /**
  * Makes a template from a container image: copied by skopeo, unpacked by umoci, completed, packed and photographed. It is
  * known by the digest of the image's configuration, so that the same image, from wherever and packed however, is made once.
- * The folder appears by one rename; whatever stops it before leaves nothing that looks finished.
+ * The folder appears by one rename; whatever stops it before leaves nothing that looks finished. It counts as used now, and
+ * as long as its lock is held nobody can find it unused.
  *
  * @throws CodedError saying what is wrong with the image or the host; the signal's reason when aborted
  */
 export async function buildImageTemplate(
   options: ImageTemplateOptions,
 ): Promise<{ template: StoredTemplate; cached: boolean }> {
-  const { store, image, source, signal } = options;
+  const { store, image, source, sizeBytes, checkRoom, clock, signal } = options;
   const startedAt = Date.now();
   const report = monotone(options.onProgress);
   report({ stage: "prepare", label: "Looking at the image", fraction: 0 });
   await using scope = new Scope();
   const buildDir = await makeUnfinishedDir(store.templatesDir, "building");
   scope.defer(() => removeTree(buildDir));
-  const sizeBytes = await spaceBytes(options);
   const { space, close } = await openBuildSpace(buildDir, sizeBytes);
   scope.defer(close);
   const tools = new ImageTools({ image, space, access: options.access, signal });
@@ -96,19 +94,12 @@ export async function buildImageTemplate(
   );
   const known = await store.find(hash);
   if (known !== undefined) {
+    await store.markUsed(hash, clock.now());
     report({ stage: "commit", label: "Already built", fraction: 1 });
     return { template: known, cached: true };
   }
 
-  const { root, bytes: unpackedBytes } = await unpack(
-    tools,
-    space,
-    pinned,
-    options,
-    config,
-    report,
-    sizeBytes,
-  );
+  const { root, bytes: unpackedBytes } = await unpack(tools, space, pinned, options, config, report);
   report({ stage: "finish", label: "Adding the guest agent", fraction: 0 });
   const defaults = await finishImageRoot(root, { ...options, config });
   const manifest: TemplateManifest = {
@@ -134,6 +125,7 @@ export async function buildImageTemplate(
   report({ stage: "finish", label: "Packing, and making the golden snapshot", fraction: 0.3 });
   const finishedDir = join(buildDir, "template");
   await mkdir(finishedDir, { mode: 0o700 });
+  checkRoom();
   await options.bake(
     { dir: join(space.inside, "rootfs"), mountsOf: space.pid },
     join(finishedDir, "golden", options.goldenName),
@@ -145,6 +137,7 @@ export async function buildImageTemplate(
   await writeFile(join(finishedDir, "manifest.json"), `${JSON.stringify(manifest, null, 2)}\n`);
   report({ stage: "commit", label: "Writing to disk", fraction: 0 });
   await store.commitBuilt(finishedDir, hash);
+  await store.markUsed(hash, clock.now());
   report({ stage: "commit", label: "Done", fraction: 1 });
   const template = await store.find(hash);
   if (template === undefined) throw new Error(`template ${hash} is gone right after it was made`);
@@ -168,12 +161,12 @@ async function unpack(
   tools: ImageTools,
   space: BuildSpace,
   source: ImageSource,
-  { image, signal }: ImageTemplateOptions,
+  { image, sizeBytes, checkRoom, signal }: ImageTemplateOptions,
   config: ImageConfig,
   report: (progress: BuildProgress) => void,
-  sizeBytes: number,
 ): Promise<{ root: ImageRoot; bytes: number }> {
   report({ stage: "download", label: `Copying ${image}`, fraction: 0 });
+  checkRoom();
   await tools.copy(source);
   report({ stage: "download", label: "Copied", fraction: 1 });
   signal?.throwIfAborted();
@@ -185,6 +178,7 @@ async function unpack(
     );
   requireLayers(image, copied, await tools.readManifest(tools.copied));
   report({ stage: "unpack", label: "Unpacking its layers", fraction: 0 });
+  checkRoom();
   await tools.unpack();
   const dir = join(space.outside, "rootfs");
   const root = await ImageRoot.open(dir, image);
@@ -203,16 +197,4 @@ async function unpack(
   if (!(bytes <= sizeBytes)) throw tooLarge(image);
   report({ stage: "unpack", label: "Unpacked", fraction: 1 });
   return { root, bytes };
-}
-
-/** Half of what is free: packed once more, it all lies on the disk twice for a while. @throws CodedError `no_space` */
-async function spaceBytes({ store, maxMib, image }: ImageTemplateOptions): Promise<number> {
-  const { bavail, bsize } = await statfs(store.templatesDir);
-  const most = Math.min(maxMib * MIB, Math.floor((bavail * bsize - FREE_BYTES_MIN) / 2));
-  if (most < SPACE_BYTES_MIN)
-    throw new CodedError(
-      "no_space",
-      `image '${image}' cannot be built from: the disk that holds the templates is nearly full. Have the operator free some space`,
-    );
-  return Math.floor(most / MIB) * MIB;
 }

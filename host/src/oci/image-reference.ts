@@ -4,6 +4,8 @@ import { CodedError } from "@torpor/protocol";
 export interface ImageReference {
   /** As it was asked for. */
   text: string;
+  /** As a registry is asked for it: a digest says all, and tools refuse a tag beside it. */
+  asked: string;
   /** Host and port of the registry; undefined where the name has none. */
   registry: string | undefined;
   /** The name without registry, tag and digest; `library/` in front says nothing and is left out. */
@@ -19,6 +21,14 @@ const REPOSITORY = /^[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:\/[a-z0-9]+(?:(?:
 const TAG = /^\w[\w.-]{0,127}$/;
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
 const MAX_CHARACTERS = 512;
+
+/** Hosts that stand for the registry of names without one (`docker.io` of distribution/reference, and what it was before). */
+const DEFAULT_REGISTRIES: readonly string[] = ["docker.io", "index.docker.io"];
+
+/** What an operator's list calls a registry: `default` where a name has none, or has the one in front that this means. */
+export function listedRegistry(registry: string | undefined): string {
+  return registry === undefined || DEFAULT_REGISTRIES.includes(registry) ? "default" : registry;
+}
 
 /**
  * Takes a reference apart by the rules of distribution/reference: what stands before the first slash is a registry if it
@@ -52,6 +62,7 @@ export function parseImageReference(text: string): ImageReference {
     refuse("a repository is lower-case letters, digits and . _ - between slashes");
   return {
     text: text.trim(),
+    asked: digest === undefined ? text.trim() : `${rest}@${digest}`,
     registry,
     repository,
     tag: digest === undefined ? (tag ?? "latest") : undefined,
