@@ -66,6 +66,15 @@ export function systemCgroupMounts(): CgroupMounts {
   );
 }
 
+/** The command, as a member of a cgroup from its first instruction on. */
+export function joining(
+  joinFiles: readonly string[],
+  argv: readonly [string, ...string[]],
+): readonly [string, ...string[]] {
+  const join = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"';
+  return joinFiles.length === 0 ? argv : ["sh", "-c", join, "sh", ...joinFiles, "--", ...argv];
+}
+
 /** The cgroups of one instance: a parent directory per controller and one child per machine. */
 export class CgroupTree {
   readonly #mounts: CgroupMounts;
@@ -158,6 +167,21 @@ export class Cgroup {
       if (setPeriod) this.#write("cpu", "cpu.cfs_period_us", String(periodUs));
       this.#write("cpu", "cpu.cfs_quota_us", String(quotaUs));
     }
+  }
+
+  /** Whatever else wants the CPU goes before it: a tenth of what others weigh. */
+  yieldCpu(): void {
+    if (this.#version === 2) this.#write("cpu", "cpu.weight", "10");
+    else this.#write("cpu", "cpu.shares", "102");
+  }
+
+  /** What its memory is limited to is all: nothing of it goes to swap. Without effect where the kernel does not count swap. */
+  withoutSwap(memoryMib: number): void {
+    const [file, value] =
+      this.#version === 2
+        ? ["memory.swap.max", "0"]
+        : ["memory.memsw.limit_in_bytes", String(memoryMib * 1024 * 1024)];
+    if (existsSync(join(this.#paths.memory ?? "", file))) this.#write("memory", file, value);
   }
 
   /** Takes its CPU limit off for a while. Answers what puts it back, unless it was changed meanwhile. */

@@ -26,6 +26,7 @@ import { defaultRestoreWidth } from "./machine/pool.ts";
 import { Slots } from "./machine/slots.ts";
 import { TemplatePools } from "./machine/template-pools.ts";
 import { GUEST_PIDS_LIMIT } from "./machine/unlock.ts";
+import { sweepToolGroups } from "./oci/tool-group.ts";
 import { ImagesFolder } from "./oci/images-folder.ts";
 import { Router, type RouterMemory } from "./network/router.ts";
 import { findResolvers, RESOLV_CONF } from "./resolvers.ts";
@@ -73,6 +74,7 @@ async function main(): Promise<void> {
   scope.defer(() => router.close());
   const cgroups = new CgroupTree(systemCgroupMounts(), instance.cgroup);
   cgroups.open();
+  await sweepToolGroups(cgroups);
   const runsc = await inspectRunsc(findRunsc(config.runscPath));
   const driver = new GvisorDriver({
     runsc,
@@ -120,6 +122,7 @@ async function main(): Promise<void> {
       bashPath: STATIC_BASH,
       maxMib: config.images.maxMib,
       room: new ImageRoom(headroom),
+      cgroups,
       gate: new Gate(IMAGES_AT_ONCE),
     },
   });

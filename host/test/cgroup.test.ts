@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
@@ -114,6 +114,32 @@ describe("a machine's cgroup", () => {
         join(root, controller, "torpor-abcdef", "7", "cgroup.procs"),
       ),
     );
+  });
+
+  test("is kept from swap where the kernel counts it, and not elsewhere", () => {
+    for (const [mounts, folder, file, value] of [
+      [v2(), root, "memory.swap.max", "0"],
+      [v1(), join(root, "memory"), "memory.memsw.limit_in_bytes", "33554432"],
+    ] as const) {
+      const group = new CgroupTree(mounts, "t").group("1");
+      group.create(limits);
+      const path = join(folder, "t", "1", file);
+      group.withoutSwap(32);
+      expect(existsSync(path)).toBe(false);
+      writeFileSync(path, "");
+      group.withoutSwap(32);
+      expect(readFileSync(path, "utf8")).toBe(value);
+    }
+  });
+
+  test("lets others go before it, on either version", () => {
+    new CgroupTree(v2(), "t").group("1").create(limits);
+    new CgroupTree(v2(), "t").group("1").yieldCpu();
+    expect(readFileSync(join(root, "t", "1", "cpu.weight"), "utf8")).toBe("10");
+    const group = new CgroupTree(v1(), "t").group("1");
+    group.create(limits);
+    group.yieldCpu();
+    expect(readFileSync(join(root, "cpu", "t", "1", "cpu.shares"), "utf8")).toBe("102");
   });
 
   test("gives a sliver of CPU at least what the kernel accepts", () => {

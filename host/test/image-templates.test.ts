@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Gate, silentLog } from "@torpor/base";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { CgroupTree } from "../src/cgroup.ts";
 import type { Headroom } from "../src/machine/capacity.ts";
 import { ImageRoom } from "../src/machine/image-room.ts";
 import { TemplatePools } from "../src/machine/template-pools.ts";
@@ -47,6 +48,7 @@ beforeEach(async () => {
       bashPath: "",
       maxMib: 1,
       room: new ImageRoom(() => free),
+      cgroups: new CgroupTree({ version: 2, directories: {} }, "none"),
       gate: new Gate(1),
     },
   });

@@ -3,17 +3,25 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Release } from "@torpor/base";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { CgroupTree, systemCgroupMounts } from "../../host/src/cgroup.ts";
 import { type BuildSpace, openBuildSpace } from "../../host/src/oci/build-space.ts";
+import { openToolGroup, sweepToolGroups } from "../../host/src/oci/tool-group.ts";
 import { runContained } from "../../host/src/oci/contained-tool.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "torpor-jail-"));
 let space: BuildSpace;
 let close: Release;
+const cgroups = new CgroupTree(systemCgroupMounts(), `torpor-jail-${process.pid}`);
+cgroups.open();
+const group = openToolGroup(cgroups);
 beforeAll(async () => {
-  ({ space, close } = await openBuildSpace(dir, 64 * 1024 ** 2));
+  ({ space, close } = await openBuildSpace(dir, 64 * 1024 ** 2, group.joinFiles));
 });
 afterAll(async () => {
   await close();
+  await sweepToolGroups(cgroups);
+  expect([...cgroups.children()]).toEqual([]);
+  cgroups.close();
   rmSync(dir, { recursive: true });
 });
 
@@ -59,4 +67,11 @@ test("a link that one tool leaves where the next one's output goes is not follow
   await said(`rm -f /work/said; ln -s ${outside} /work/said`);
   expect(await said("echo hello")).toBe("hello\n");
   expect(readFileSync(outside, "utf8")).toBe("as it was");
+});
+
+test("a tool that takes more memory than it may is ended, and nobody else", async () => {
+  group.limit({ cpu: 1, memoryMib: 32, pids: 64 });
+  group.withoutSwap(32);
+  await expect(said("exec perl -e 'my $x = q(x) x (200 << 20)'")).rejects.toThrow(/perl/);
+  expect(group.usage().oomKills).toBeGreaterThan(0);
 });

@@ -7,6 +7,14 @@ export interface MachineRoot {
   imagePath: string;
 }
 
+/** What surrounds a root that this process does not have in its own mounts. */
+export interface RootSurroundings {
+  /** A process that sees it. */
+  mountsOf: number;
+  /** Files of the cgroup that reading it counts in. */
+  joinFiles: readonly string[];
+}
+
 /** Limits of a machine as its user sees them; the driver adds its own overhead. */
 export interface MachineLimits {
   cpu: number;
@@ -70,13 +78,13 @@ export interface Driver {
   /**
    * Writes the root filesystem in `rootfsDir` to the file `imagePath`, in the form this driver runs machines from.
    *
-   * @param mountsOf a process that sees `rootfsDir` in its mounts; default: this one does
+   * @param within where `rootfsDir` is seen; default: by this process
    */
   packRoot(
     rootfsDir: string,
     imagePath: string,
     signal?: AbortSignal,
-    mountsOf?: number,
+    within?: RootSurroundings,
   ): Promise<MachineRoot>;
   /** Starts a machine from its root filesystem; the guest agent comes up by itself. */
   boot(

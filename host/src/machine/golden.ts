@@ -3,7 +3,7 @@ import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promise
 import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { CodedError } from "@torpor/protocol";
-import type { Driver, MachineLimits, MachineRoot } from "../driver/driver.ts";
+import type { Driver, MachineLimits, MachineRoot, RootSurroundings } from "../driver/driver.ts";
 import { sync } from "../sync.ts";
 import { GuestClient, type GuestPreparation } from "./guest-client.ts";
 import type { TemplateManifest } from "../template/manifest.ts";
@@ -91,7 +91,7 @@ export function templatePreparation(
 export async function bakeGolden(options: {
   rootfsDir: string;
   /** A process that sees `rootfsDir` in its mounts; default: this one does. */
-  mountsOf?: number | undefined;
+  within?: RootSurroundings | undefined;
   /** The template's environment, user and working directory, with which its shells wait, and its services. */
   settings: Pick<TemplateManifest, "env" | "user" | "workdir" | "services">;
   goldenDir: string;
@@ -101,14 +101,14 @@ export async function bakeGolden(options: {
   diskMib: number;
   signal?: AbortSignal | undefined;
 }): Promise<Golden> {
-  const { rootfsDir, mountsOf, settings, goldenDir, driver, slots, limits, diskMib, signal } = options;
+  const { rootfsDir, within, settings, goldenDir, driver, slots, limits, diskMib, signal } = options;
   const unfinished = `${goldenDir}.unfinished`;
   await rm(unfinished, { recursive: true, force: true });
   await mkdir(unfinished, { recursive: true, mode: 0o700 });
   const place = await slots.make(diskMib, "none");
   const guest = new GuestClient(place.address);
   try {
-    const root = await driver.packRoot(rootfsDir, join(unfinished, ROOT), signal, mountsOf);
+    const root = await driver.packRoot(rootfsDir, join(unfinished, ROOT), signal, within);
     const machine = await driver.boot(root, place, limits, signal);
     const { locked } = await guest.waitUntilUp(BOOT_TIMEOUT_MS, signal);
     if (!locked)

@@ -2,6 +2,7 @@ import { lstat, readdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Clock, Gate } from "@torpor/base";
 import { CodedError, type ImageCredentials } from "@torpor/protocol";
+import type { CgroupTree } from "../cgroup.ts";
 import type { Driver } from "../driver/driver.ts";
 import { buildImageTemplate, type ImageTemplateOptions } from "../oci/build-image-template.ts";
 import { type ImageReference, listedRegistry, parseImageReference } from "../oci/image-reference.ts";
@@ -25,6 +26,7 @@ export interface ImageTemplatesOptions {
   /** The most that one may take, copy and tree together; all that nobody needs may take as much on the disk. */
   maxMib: number;
   room: ImageRoom;
+  cgroups: Pick<CgroupTree, "group">;
   /** Images that are read at once. */
   gate: Gate;
   bake: ImageTemplateOptions["bake"];

@@ -46,7 +46,7 @@ export interface TemplatePoolsOptions {
   /** How templates are made from container images. */
   images: Pick<
     ImageTemplatesOptions,
-    "folder" | "registries" | "registryAccess" | "bashPath" | "maxMib" | "room" | "gate"
+    "folder" | "registries" | "registryAccess" | "bashPath" | "maxMib" | "room" | "cgroups" | "gate"
   >;
 }
 
@@ -69,8 +69,8 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     this.#images = new ImageTemplates({
       ...options,
       ...options.images,
-      bake: async ({ dir, mountsOf }, goldenDir, settings, signal) => {
-        await bakeGolden({ ...options, rootfsDir: dir, mountsOf, settings, goldenDir, signal });
+      bake: async ({ dir, within }, goldenDir, settings, signal) => {
+        await bakeGolden({ ...options, rootfsDir: dir, within, settings, goldenDir, signal });
       },
     });
   }

@@ -3,9 +3,11 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { type Clock, run, Scope } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
+import { type Cgroup, type CgroupTree, joining } from "../cgroup.ts";
 import { type BuildProgress, monotone } from "../template/build-progress.ts";
 import { makeUnfinishedDir } from "../template/building-dir.ts";
 import { fileSha256, jsonHash } from "../template/content-hash.ts";
+import type { RootSurroundings } from "../driver/driver.ts";
 import type { TemplateManifest } from "../template/manifest.ts";
 import { removeTree } from "../template/mounts.ts";
 import { lockTemplate } from "../template/template-lock.ts";
@@ -16,6 +18,7 @@ import { type ImageConfig, parseImageConfig, requireLayers, requireRunnable } fr
 import { tooLarge } from "./image-failure.ts";
 import { ImageRoot } from "./image-root.ts";
 import type { ImageSource } from "./image-source.ts";
+import { openToolGroup } from "./tool-group.ts";
 import { ImageTools, type RegistryAccess } from "./image-tools.ts";
 
 /** Part of every hash: raise it when another root is made from the same image. */
@@ -40,9 +43,10 @@ export interface ImageTemplateOptions {
   /** Asked before each step. @throws CodedError `no_space` when there is no room for it any more */
   checkRoom: () => void;
   clock: Clock;
+  cgroups: Pick<CgroupTree, "group">;
   /** Packs the root and makes its golden snapshot in `goldenDir`. */
   bake: (
-    root: { dir: string; mountsOf: number },
+    root: { dir: string; within: RootSurroundings },
     goldenDir: string,
     settings: TemplateManifest,
     signal: AbortSignal | undefined,
@@ -62,6 +66,21 @@ export interface ImageTemplateOptions {
 export async function buildImageTemplate(
   options: ImageTemplateOptions,
 ): Promise<{ template: StoredTemplate; cached: boolean }> {
+  const group = openToolGroup(options.cgroups);
+  try {
+    return await buildIn(group, options);
+  } catch (error) {
+    if (options.signal?.aborted !== true && group.usage().oomKills > 0) throw tooLarge(options.image);
+    throw error;
+  } finally {
+    await group.destroy();
+  }
+}
+
+async function buildIn(
+  group: Cgroup,
+  options: ImageTemplateOptions,
+): Promise<{ template: StoredTemplate; cached: boolean }> {
   const { store, image, source, sizeBytes, checkRoom, clock, signal } = options;
   const startedAt = Date.now();
   const report = monotone(options.onProgress);
@@ -69,7 +88,7 @@ export async function buildImageTemplate(
   await using scope = new Scope();
   const buildDir = await makeUnfinishedDir(store.templatesDir, "building");
   scope.defer(() => removeTree(buildDir));
-  const { space, close } = await openBuildSpace(buildDir, sizeBytes);
+  const { space, close } = await openBuildSpace(buildDir, sizeBytes, group.joinFiles);
   scope.defer(close);
   const tools = new ImageTools({ image, space, access: options.access, signal });
   await tools.open();
@@ -127,7 +146,7 @@ export async function buildImageTemplate(
   await mkdir(finishedDir, { mode: 0o700 });
   checkRoom();
   await options.bake(
-    { dir: join(space.inside, "rootfs"), mountsOf: space.pid },
+    { dir: join(space.inside, "rootfs"), within: { mountsOf: space.pid, joinFiles: space.joinFiles } },
     join(finishedDir, "golden", options.goldenName),
     manifest,
     signal,
@@ -183,15 +202,21 @@ async function unpack(
   const dir = join(space.outside, "rootfs");
   const root = await ImageRoot.open(dir, image);
   // They would be no devices of anybody's in a sandbox, and are none here, where devices do not count.
-  await run(["find", dir, "-xdev", "(", "-type", "b", "-o", "-type", "c", ")", "-delete"], {
-    timeoutMs: 600_000,
-  });
+  await run(
+    joining(space.joinFiles, ["find", dir, "-xdev", "(", "-type", "b", "-o", "-type", "c", ")", "-delete"]),
+    { timeoutMs: 600_000 },
+  );
   // As long as its files say they are, holes included: so large is what is packed.
   const { stdout } = await run(
-    ["du", "--summarize", "--apparent-size", "--block-size=1", "--one-file-system", dir],
-    {
-      timeoutMs: 600_000,
-    },
+    joining(space.joinFiles, [
+      "du",
+      "--summarize",
+      "--apparent-size",
+      "--block-size=1",
+      "--one-file-system",
+      dir,
+    ]),
+    { timeoutMs: 600_000 },
   );
   const bytes = Number.parseInt(stdout, 10);
   if (!(bytes <= sizeBytes)) throw tooLarge(image);

@@ -14,6 +14,8 @@ export interface BuildSpace {
   outside: string;
   /** A process in the mount namespace, for `nsenter`. */
   pid: number;
+  /** Files of the cgroup that the tools which work in it join. */
+  joinFiles: readonly string[];
 }
 
 const MOUNT_SCRIPT = 'mount -o loop,nodev,nosuid,noexec,noatime "$0" "$1" && echo mounted && exec cat';
@@ -27,6 +29,7 @@ const MOUNT_SCRIPT = 'mount -o loop,nodev,nosuid,noexec,noatime "$0" "$1" && ech
 export async function openBuildSpace(
   buildDir: string,
   sizeBytes: number,
+  joinFiles: readonly string[],
 ): Promise<{ space: BuildSpace; close: Release }> {
   // Without links: an absolute one would lead from `outside` back into the mounts of this process.
   const dir = await realpath(buildDir);
@@ -83,7 +86,7 @@ export async function openBuildSpace(
     });
     const pid = child.pid;
     if (pid === undefined) throw new Error("a child that mounted has no pid");
-    return { space: { inside, outside: `/proc/${pid}/root${inside}`, pid }, close };
+    return { space: { inside, outside: `/proc/${pid}/root${inside}`, pid, joinFiles }, close };
   } catch (error) {
     if (child.pid !== undefined) await close();
     throw error;

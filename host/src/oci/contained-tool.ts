@@ -1,3 +1,4 @@
+import { joining } from "../cgroup.ts";
 import type { BuildSpace } from "./build-space.ts";
 import { streamLinesContained } from "../template/stream-lines.ts";
 
@@ -90,7 +91,7 @@ export async function runContained(
     : [`--bounding-set=${UNPACKING}`, "--inh-caps=-all"];
   await streamLinesContained(
     ["--ipc", "--uts", ...(network ? [] : ["--net"])],
-    [
+    joining(space.joinFiles, [
       "sh",
       "-c",
       JAIL_SCRIPT,
@@ -103,7 +104,7 @@ export async function runContained(
       "--no-new-privs",
       "--",
       ...argv,
-    ],
+    ]),
     {
       env: {
         PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { ProcessError, run } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
-import type { CgroupTree, CgroupUsage } from "../../cgroup.ts";
+import { type CgroupTree, type CgroupUsage, joining } from "../../cgroup.ts";
 import { isAlive, processIdentity } from "../../process-identity.ts";
 import { sync } from "../../sync.ts";
 import type {
@@ -15,6 +15,7 @@ import type {
   MachinePlace,
   MachineRoot,
   Occupancy,
+  RootSurroundings,
   Traffic,
 } from "../driver.ts";
 import { writeBundle } from "./bundle.ts";
@@ -76,7 +77,7 @@ export class GvisorDriver implements Driver {
     rootfsDir: string,
     imagePath: string,
     signal?: AbortSignal,
-    mountsOf?: number,
+    within?: RootSurroundings,
   ): Promise<MachineRoot> {
     const unfinished = `${imagePath}.unfinished`;
     try {
@@ -90,7 +91,9 @@ export class GvisorDriver implements Driver {
         rootfsDir,
       ] as const;
       await run(
-        mountsOf === undefined ? pack : ["nsenter", `--mount=/proc/${mountsOf}/ns/mnt`, "--", ...pack],
+        within === undefined
+          ? pack
+          : joining(within.joinFiles, ["nsenter", `--mount=/proc/${within.mountsOf}/ns/mnt`, "--", ...pack]),
         withSignal({ timeoutMs: 600_000, maxOutputBytes: 64 * 1024 }, signal),
       );
       await sync(unfinished);
