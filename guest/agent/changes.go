@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"torpor/guest/changes"
-	"torpor/guest/identity"
 	"torpor/guest/process"
 	"torpor/guest/wire"
 )
@@ -20,6 +19,9 @@ const packLimit = 5 * time.Minute
 // platformFolders are the agent's own, and of each boot: what is in them is neither packed nor taken away.
 var platformFolders = []string{"/run/torpor", "/usr/local/lib/torpor"}
 
+// hostKeyMin is as of an init's host_key.
+const hostKeyMin = 16
+
 // Trailers of a stream of changes: one of them comes, and says whether it is whole.
 const (
 	packedTrailer = "X-Torpor-Packed"
@@ -28,7 +30,8 @@ const (
 
 // serveChanges answers /torpor/changes while the gate is locked. GET stops every process and streams what the sandbox has
 // changed since its template, in which nothing is newer than query since (unix seconds); what is stopped goes on with the
-// next init. PUT makes a machine that has just booted, and is nobody's yet, into one with those changes.
+// next init. PUT makes a machine that has just booted, and is nobody's yet, into one with those changes, once: from then on
+// the key it came with is the host's.
 func (a *Agent) serveChanges(w http.ResponseWriter, r *http.Request) {
 	var served bool
 	switch r.Method {
@@ -37,16 +40,21 @@ func (a *Agent) serveChanges(w http.ResponseWriter, r *http.Request) {
 			wire.WriteJSON(w, http.StatusForbidden, map[string]string{"code": "wrong_host_key", "message": "changes are the host's to read; header X-Torpor-Host-Key is missing or wrong"})
 			return
 		}
-		served = a.init.WhileLocked(identity.Frozen, func() { a.sendChanges(w, r) })
+		served = a.init.WhileFrozen(func() { a.sendChanges(w, r) })
 	case http.MethodPut:
-		served = a.init.WhileLocked(identity.Nobodys, func() { a.takeChanges(w, r) })
+		key := r.Header.Get("X-Torpor-Host-Key")
+		if len(key) < hostKeyMin {
+			wire.WriteJSON(w, http.StatusForbidden, map[string]string{"code": "wrong_host_key", "message": "header X-Torpor-Host-Key must have at least 16 characters"})
+			return
+		}
+		served = a.init.MakeFresh(key, func() { a.takeChanges(w, r) })
 	default:
 		w.Header().Set("Allow", "GET, PUT")
 		http.Error(w, "use GET to read and PUT to write changes", http.StatusMethodNotAllowed)
 		return
 	}
 	if !served {
-		wire.WriteJSON(w, http.StatusConflict, map[string]string{"code": "wrong_state", "message": "changes are read of a sandbox that is frozen, and written to one that never had an identity"})
+		wire.WriteJSON(w, http.StatusConflict, map[string]string{"code": "wrong_state", "message": "changes are read of a sandbox that is frozen, and written once to one that never had an identity and in which nothing was started"})
 	}
 }
 

@@ -86,6 +86,46 @@ func TestInitGivesTheMachineItsIdentity(t *testing.T) {
 	}
 }
 
+func TestOnlyWhoBroughtAFreshMachineItsFilesSaysWhoseItIs(t *testing.T) {
+	s := newLocked(t)
+	key := map[string]string{"X-Torpor-Host-Key": testHostKey}
+	// What is no stream of changes touches nothing.
+	if status, answer := s.fetch("PUT", "/torpor/changes", strings.NewReader("x"), map[string]string{"X-Torpor-Host-Key": ""}); status != 403 {
+		t.Errorf("files without a key: %d %s", status, answer)
+	}
+	if status, answer := s.fetch("PUT", "/torpor/changes", strings.NewReader("x"), key); status != 500 {
+		t.Fatalf("files: %d %s", status, answer)
+	}
+	if status, answer := s.fetch("PUT", "/torpor/changes", strings.NewReader("x"), key); status != 409 {
+		t.Errorf("files again: %d %s", status, answer)
+	}
+	if status, answer := s.fetch("POST", "/torpor/prepare", strings.NewReader("{}"), map[string]string{"X-Torpor-Host-Key": "another-another-another"}); status != 403 {
+		t.Errorf("prepare of another: %d %s", status, answer)
+	}
+	if status, answer := s.fetch("POST", "/torpor/prepare", strings.NewReader("{}"), key); status != 200 {
+		t.Errorf("prepare: %d %s", status, answer)
+	}
+	for _, previous := range []object{nil, {"previous_host_key": "another-another-another"}} {
+		if status, answer := s.init(previous); status != 403 {
+			t.Errorf("init of another: %d %v", status, answer)
+		}
+	}
+	if status, answer := s.init(object{"previous_host_key": testHostKey}); status != 200 {
+		t.Errorf("init: %d %v", status, answer)
+	}
+}
+
+func TestAMachineInWhichThingsWereStartedTakesNoFiles(t *testing.T) {
+	s := newLocked(t)
+	if status, answer := s.fetch("POST", "/torpor/prepare", strings.NewReader("{}"), nil); status != 200 {
+		t.Fatalf("prepare: %d %s", status, answer)
+	}
+	key := map[string]string{"X-Torpor-Host-Key": testHostKey}
+	if status, answer := s.fetch("PUT", "/torpor/changes", strings.NewReader("x"), key); status != 409 {
+		t.Errorf("files: %d %s", status, answer)
+	}
+}
+
 func TestBadInitIsRefusedAndLeavesTheAgentLocked(t *testing.T) {
 	s := newLocked(t)
 	for field, value := range map[string]any{

@@ -32,6 +32,9 @@ type Gate struct {
 	mu       sync.RWMutex
 	locked   bool
 	identity *Identity
+	// awaited is the key of the host that made this machine, which is nobody's yet, into a sandbox: code of that sandbox may
+	// run before the host says whose it is, and must not say so itself.
+	awaited string
 	// changing is held by the one init or freeze under way.
 	changing sync.Mutex
 }
@@ -55,7 +58,7 @@ func (g *Gate) Identity() *Identity {
 
 func (g *Gate) open(identity *Identity) {
 	g.mu.Lock()
-	g.identity, g.locked = identity, false
+	g.identity, g.locked, g.awaited = identity, false, ""
 	g.mu.Unlock()
 }
 
@@ -78,22 +81,46 @@ func (g *Gate) lock() {
 	g.mu.Unlock()
 }
 
-// Frozen holds of a locked sandbox that has been somebody's.
-func Frozen(last *Identity) bool { return last != nil }
-
-// Nobodys holds of a machine that never had an identity.
-func Nobodys(last *Identity) bool { return last == nil }
-
-// WhileLocked runs act while the gate is locked, and keeps init and freeze waiting meanwhile. It says whether it did: not
-// when the gate is open, or of another sandbox than asked for.
-func (i *Initializer) WhileLocked(of func(last *Identity) bool, act func()) bool {
+// WhileFrozen runs act of a locked sandbox that has been somebody's, and keeps init and freeze waiting meanwhile. It says
+// whether it did.
+func (i *Initializer) WhileFrozen(act func()) bool {
 	i.Gate.changing.Lock()
 	defer i.Gate.changing.Unlock()
-	if !i.Gate.Locked() || !of(i.Gate.Identity()) {
+	if !i.Gate.Locked() || i.Gate.Identity() == nil {
 		return false
 	}
 	act()
 	return true
+}
+
+// MakeFresh runs act of a machine that never had an identity, was not prepared, and has not been made into anything, so that
+// nothing of a sandbox runs in it. From before that on it is prepared and initialized with hostKey alone. It says whether it
+// ran act.
+func (i *Initializer) MakeFresh(hostKey string, act func()) bool {
+	i.Gate.changing.Lock()
+	defer i.Gate.changing.Unlock()
+	if !i.Gate.Locked() || i.Gate.Identity() != nil || i.everPrepared || i.Gate.lastHostKey() != "" {
+		return false
+	}
+	i.Gate.await(hostKey)
+	act()
+	return true
+}
+
+func (g *Gate) await(hostKey string) {
+	g.mu.Lock()
+	g.awaited = hostKey
+	g.mu.Unlock()
+}
+
+// lastHostKey is the one that the next init must name; empty for a machine that any init makes somebody's.
+func (g *Gate) lastHostKey() string {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.identity != nil {
+		return g.identity.HostKey
+	}
+	return g.awaited
 }
 
 func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }

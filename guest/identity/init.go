@@ -47,6 +47,8 @@ type Initializer struct {
 	prepared  preparation // guarded by Gate.changing
 	frozenAt  time.Time   // of the last freeze; guarded by Gate.changing
 	hosts     []string    // lines of /etc/hosts that are not ours; guarded by Gate.changing
+	// everPrepared says that what a prepare starts may run; guarded by Gate.changing.
+	everPrepared bool
 }
 
 type initRequest struct {
@@ -193,8 +195,8 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusBadRequest, "invalid_argument", "the body is not the JSON expected: "+err.Error())
 		return
 	}
-	if last := i.Gate.Identity(); last != nil && !equal(q.PreviousHostKey, last.HostKey) {
-		refuse(http.StatusForbidden, "wrong_host_key", "previous_host_key is not the key that was in force when the sandbox was frozen")
+	if last := i.Gate.lastHostKey(); last != "" && !equal(q.PreviousHostKey, last) {
+		refuse(http.StatusForbidden, "wrong_host_key", "previous_host_key is not the key that was in force when the sandbox was frozen, or that its files came with")
 		return
 	}
 	if err := q.check(i.Accounts, &i.prepared); err != nil {

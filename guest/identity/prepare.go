@@ -69,7 +69,8 @@ func (i *Initializer) Presets() Presets {
 
 // ServePrepare answers POST /torpor/prepare, accepted only while locked and before any init: it does ahead what an init
 // need not be waited for, since it depends on no tenant, and runs one command so that its path is paged in. A waiting
-// copy is prepared after its restore; what init then finds done it does not do again. The gate stays locked.
+// copy is prepared after its restore; what init then finds done it does not do again. The gate stays locked. Where files of a
+// sandbox have come in, it takes the key that they came with.
 func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 	refuse := func(status int, code, message string) {
 		wire.WriteJSON(w, status, map[string]string{"code": code, "message": message})
@@ -91,6 +92,10 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 	defer i.Gate.changing.Unlock()
 	if !i.Gate.Locked() || i.Gate.Identity() != nil {
 		refuseInitialized()
+		return
+	}
+	if key := i.Gate.lastHostKey(); key != "" && !equal(r.Header.Get("X-Torpor-Host-Key"), key) {
+		refuse(http.StatusForbidden, "wrong_host_key", "header X-Torpor-Host-Key is not the key that the sandbox's files came with")
 		return
 	}
 	var q prepareRequest
@@ -116,6 +121,7 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 }
 
 func (i *Initializer) prepare(q *prepareRequest) error {
+	i.everPrepared = true
 	i.prepared.files.close()
 	i.prepared = preparation{}
 	_ = os.Remove(i.Platform.path(tmpMarker))

@@ -49,7 +49,9 @@ describe("a hibernation without memory", () => {
       machine_id: first?.["machine_id"],
       access_token: first?.["access_token"],
     });
-    expect(second).not.toHaveProperty("previous_host_key"); // a fresh boot has had none
+    // The one that its files came with, which the sandbox has never seen.
+    expect(second?.["previous_host_key"]).toHaveLength(48);
+    expect(second?.["previous_host_key"]).not.toBe(first?.["host_key"]);
     expect(bench.imagesInPlace).toEqual([]);
     expect(bench.events).toEqual(["started", "hibernated", "woken"]);
   });

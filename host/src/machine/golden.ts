@@ -118,7 +118,7 @@ export async function bakeGolden(options: {
       );
     await guest.prepare(
       { ...templatePreparation(settings), services_timeout_ms: SERVICES_TIMEOUT_MS },
-      PREPARE_TIMEOUT_MS,
+      { timeoutMs: PREPARE_TIMEOUT_MS },
     );
     await delay(SETTLE_MS);
     guest.close(); // no connection of ours goes into the image

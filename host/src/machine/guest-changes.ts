@@ -96,19 +96,24 @@ export async function saveChanges(
 /**
  * Gives a guest that has just booted, and is nobody's yet, the changes in the file `path`.
  *
+ * @param options.hostKey what its prepare and its init must name from then on
  * @throws CodedError `guest_unavailable` saying what could not be made; the machine is of no use then
  */
 export async function loadChanges(
   guest: GuestClient,
   path: string,
-  abort: AbortSignal,
+  options: { hostKey: string; signal: AbortSignal },
 ): Promise<LoadedChanges> {
-  const signal = AbortSignal.any([abort, AbortSignal.timeout(LOAD_TIMEOUT_MS)]);
+  const signal = AbortSignal.any([options.signal, AbortSignal.timeout(LOAD_TIMEOUT_MS)]);
   const { size } = await stat(path);
   const incoming = await ask(
     guest,
     { method: "PUT", path: "/torpor/changes", signal },
-    { "content-type": "application/octet-stream", "content-length": String(size) },
+    {
+      "content-type": "application/octet-stream",
+      "content-length": String(size),
+      "x-torpor-host-key": options.hostKey,
+    },
     path,
   );
   const text = await textOf(incoming);

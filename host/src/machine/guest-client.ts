@@ -40,7 +40,7 @@ export interface GuestIdentity {
   env: Record<string, string>;
   access_token: string;
   host_key: string;
-  /** The key in force when the guest was frozen. */
+  /** The key in force when the guest was frozen, or that its files came with. */
   previous_host_key?: string;
   entropy_base64: string;
   resolv_conf: string;
@@ -109,10 +109,16 @@ export class GuestClient {
   /**
    * Does ahead of init what depends on no tenant and pages in the path of a command; the guest stays locked.
    *
+   * @param options.hostKey the one that its files came with, where any did
    * @throws CodedError `guest_unavailable`
    */
-  async prepare(preparation: GuestPreparation, timeoutMs = 15_000): Promise<void> {
-    const answer = await this.#call("POST", "/torpor/prepare", JSON.stringify(preparation), timeoutMs);
+  async prepare(
+    preparation: GuestPreparation,
+    { timeoutMs = 15_000, hostKey }: { timeoutMs?: number; hostKey?: string } = {},
+  ): Promise<void> {
+    const body = JSON.stringify(preparation);
+    const headers = hostKey === undefined ? {} : { "x-torpor-host-key": hostKey };
+    const answer = await this.#call("POST", "/torpor/prepare", body, timeoutMs, headers);
     if (answer.status !== 200) {
       throw new CodedError(
         "guest_unavailable",

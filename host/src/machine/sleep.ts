@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Log } from "@torpor/base";
@@ -74,6 +75,8 @@ const PREPARE_TIMEOUT_MS = SERVICES_TIMEOUT_MS + 15_000;
 export interface Restored {
   handle: MachineHandle;
   guest: GuestClient;
+  /** What its next init must name: none but the host may say whose it is. */
+  previousHostKey: string;
 }
 
 /** Writes machines to images and restores them from images. Knows nothing of who holds what. */
@@ -181,7 +184,7 @@ export class Sleep {
       if (!locked)
         throw new CodedError("internal", `the machine restored from image ${manifest.id} is not locked`);
       await verified;
-      return { handle, guest };
+      return { handle, guest, previousHostKey: manifest.host_key };
     } catch (error) {
       guest?.close();
       if (handle !== undefined) await clear(handle.place.slot);
@@ -211,11 +214,13 @@ export class Sleep {
       const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
       if (!locked) throw new CodedError("internal", `the machine booted for image ${id} is not locked`);
       await verified;
-      const loaded = await loadChanges(guest, join(images.dataDir(id), CHANGES), signal);
+      // What is started below is the sandbox's own, and runs before init.
+      const hostKey = randomBytes(24).toString("hex");
+      const loaded = await loadChanges(guest, join(images.dataDir(id), CHANGES), { hostKey, signal });
       if (loaded.skipped > 0)
         log.warn({ op: "image.boot", outcome: "skipped", sandboxId: manifest.machine_id, ...loaded });
-      await prepareServices(guest, preparation, signal);
-      return { handle, guest };
+      await prepareServices(guest, preparation, hostKey, signal);
+      return { handle, guest, previousHostKey: hostKey };
     } catch (error) {
       guest?.close();
       if (handle !== undefined) await clear(handle.place.slot);
@@ -242,6 +247,7 @@ export class Sleep {
 async function prepareServices(
   guest: GuestClient,
   preparation: GuestPreparation,
+  hostKey: string,
   signal: AbortSignal,
 ): Promise<void> {
   const cut = (): void => guest.close();
@@ -249,7 +255,7 @@ async function prepareServices(
   try {
     await guest.prepare(
       { ...preparation, services_timeout_ms: SERVICES_TIMEOUT_MS, services_may_fail: true },
-      PREPARE_TIMEOUT_MS,
+      { timeoutMs: PREPARE_TIMEOUT_MS, hostKey },
     );
   } finally {
     signal.removeEventListener("abort", cut);

@@ -26,6 +26,8 @@ export class FakeGuest {
   files = "";
   /** How a stream of them ends. */
   streams: "whole" | "says that it failed" | "breaks off" = "whole";
+  /** The key that they came with, until an init. */
+  #awaited: string | string[] | undefined;
   readonly #server: Server;
   readonly #behaviour: () => InitBehaviour;
 
@@ -37,10 +39,10 @@ export class FakeGuest {
     this.#server = createServer((incoming, outgoing) => {
       void bodyOf(incoming).then((body) => {
         if (incoming.url?.startsWith("/torpor/changes") === true) {
-          this.#carry(incoming.method ?? "", body, outgoing);
+          this.#carry(incoming, body, outgoing);
           return;
         }
-        const { status, json } = this.#answer(incoming.url ?? "", body) ?? {};
+        const { status, json } = this.#answer(incoming, body) ?? {};
         if (status === undefined) return; // hangs
         outgoing
           .writeHead(status, this.locked ? { "x-torpor-locked": "1" } : {})
@@ -64,10 +66,11 @@ export class FakeGuest {
     return guest;
   }
 
-  #carry(method: string, body: string, outgoing: ServerResponse): void {
+  #carry({ method, headers }: IncomingMessage, body: string, outgoing: ServerResponse): void {
     if (!this.locked) outgoing.writeHead(409).end();
     else if (method === "PUT") {
       this.files = body;
+      this.#awaited = headers["x-torpor-host-key"];
       outgoing.end(JSON.stringify({ entries: 1, removed: 0, skipped: 0 }));
     } else {
       outgoing.writeHead(200, { trailer: "x-torpor-packed, x-torpor-failed" });
@@ -79,12 +82,16 @@ export class FakeGuest {
     }
   }
 
-  #answer(path: string, body: string): { status: number; json?: unknown } | undefined {
+  #answer(
+    { url: path, headers }: IncomingMessage,
+    body: string,
+  ): { status: number; json?: unknown } | undefined {
     if (path === "/health") {
       this.asked += 1;
       return this.silent ? undefined : { status: 204 };
     }
     if (path === "/torpor/prepare") {
+      if (headers["x-torpor-host-key"] !== this.#awaited) return { status: 403 };
       this.preparations += 1;
       return { status: 200, json: {} };
     }
@@ -100,11 +107,14 @@ export class FakeGuest {
     if (path !== "/torpor/init") return { status: 404 };
     const identity = JSON.parse(body) as Record<string, unknown>;
     this.inits.push(identity);
+    if (this.#awaited !== undefined && identity["previous_host_key"] !== this.#awaited)
+      return { status: 403 };
     const generation = Number(identity["generation"]);
     const attestation = { generation, steps: [{ name: "entropy", outcome: "done" }], complete: true };
     switch (this.#behaviour()) {
       case "attests":
         this.locked = false;
+        this.#awaited = undefined;
         return { status: 200, json: attestation };
       case "attests another generation":
         return { status: 200, json: { ...attestation, generation: generation + 1 } };

@@ -3,7 +3,7 @@ import type { MachinePlace } from "../../driver/driver.ts";
 import { checkMemory } from "../capacity.ts";
 import type { HeldState } from "../held-state.ts";
 import { bindIncarnation } from "../incarnations.ts";
-import type { Standing } from "../phase.ts";
+import type { Restored } from "../sleep.ts";
 import { enforceNetwork, unlock } from "../unlock.ts";
 import { rest } from "./hibernate.ts";
 
@@ -22,7 +22,7 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
   const { image } = entry;
   const startedAt = clock.monotonic();
   let slot = uncleared;
-  let restored: Standing | undefined;
+  let restored: Restored | undefined;
   let putTtlBack = (): void => {};
   try {
     if (slot !== null) await slots.clear(slot); // never two incarnations at once
@@ -45,14 +45,15 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
     const incarnation = {
       generation: entry.generation + 1,
       machine_id: entry.machineId,
-      ...(manifest.memory ? { previous_host_key: manifest.host_key } : {}), // a fresh boot has had none
+      previous_host_key: restored.previousHostKey,
     };
     putTtlBack = held.renewTtl();
     await unlock(entry, restored, incarnation, held.parts, signal);
     entry.image = null;
     held.activity.touch("wake");
     entry.tookMs = { ...entry.tookMs, wake: held.elapsedMs(startedAt) };
-    held.settle("running", { ...restored, oomKills: 0, lastOomAt: null }, "woken");
+    const { handle, guest } = restored;
+    held.settle("running", { handle, guest, oomKills: 0, lastOomAt: null }, "woken");
   } catch (error) {
     restored?.guest.close();
     entry.image = image;
