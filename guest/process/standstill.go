@@ -6,6 +6,7 @@ import (
 	"os"
 	"sort"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -39,18 +40,26 @@ func StopAll(ctx context.Context) (*Standstill, error) {
 	}
 }
 
-// stopMore stops what has come since, and gives one that still runs, or 0.
+// stopMore stops what has come since, and gives one that still runs, or 0. The leader's state alone tells little: it may have
+// ended, or wait in the kernel, while other threads of the process run.
 func (s *Standstill) stopMore() int {
 	busy := 0
 	for _, e := range descendants(ReadEntries(), os.Getpid()) {
+		states := threadStates(e)
+		if allIn(states, "ZX") {
+			continue
+		}
+		start, known := s.stopped[e.PID]
+		isOurs := known && start == e.StartTicks
 		// What somebody else has stopped is to stay so.
-		if start, known := s.stopped[e.PID]; !stands(e.State) && (!known || start != e.StartTicks) {
-			if syscall.Kill(e.PID, syscall.SIGSTOP) == nil {
-				s.stopped[e.PID] = e.StartTicks
-			}
-			busy = e.PID // looked at again: it may have forked just before
-		} else if !allStand(e) {
-			busy = e.PID
+		wasTold := isOurs || e.State == 'T' || e.State == 't' && allIn(states, "TtZX")
+		if wasTold && allIn(states, standing) {
+			continue
+		}
+		busy = e.PID // looked at again: it may fork until it stands
+		// Told again where one that ran for longer has let it go on meanwhile.
+		if e.State != 'T' && syscall.Kill(e.PID, syscall.SIGSTOP) == nil {
+			s.stopped[e.PID] = e.StartTicks
 		}
 	}
 	return busy
@@ -74,31 +83,33 @@ func (s *Standstill) Continue() {
 	s.stopped = map[int]uint64{}
 }
 
-// stands says whether a process or thread runs no code: stopped, ended, or waiting for a child that stands (vfork).
-func stands(state byte) bool {
-	switch state {
-	case 'T', 't', 'Z', 'X', 'D':
-		return true
-	}
-	return false
-}
+// standing are the states of a thread of a process that was told to stop in which it runs no code: stopped, ended, or
+// waiting in the kernel, as for a child of a vfork, from where it goes on into its stop.
+const standing = "TtZXD"
 
-// allStand looks at every thread.
-func allStand(e Entry) bool {
-	if e.State == 'Z' {
-		return true
-	}
-	folder := "/proc/" + strconv.Itoa(e.PID) + "/task"
-	threads, err := os.ReadDir(folder)
-	if err != nil {
-		return true // it has ended
-	}
-	for _, thread := range threads {
-		if entry, ok := readStat(folder+"/"+thread.Name()+"/stat", e.PID); ok && !stands(entry.State) {
+func allIn(states []byte, of string) bool {
+	for _, state := range states {
+		if strings.IndexByte(of, state) < 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// threadStates are those of every thread; none of a process that is gone.
+func threadStates(e Entry) []byte {
+	folder := "/proc/" + strconv.Itoa(e.PID) + "/task"
+	threads, err := os.ReadDir(folder)
+	if err != nil {
+		return nil
+	}
+	states := make([]byte, 0, len(threads))
+	for _, thread := range threads {
+		if entry, ok := readStat(folder+"/"+thread.Name()+"/stat", e.PID); ok {
+			states = append(states, entry.State)
+		}
+	}
+	return states
 }
 
 // descendants are the processes that come from root; the kernel hands orphans to PID 1, which is the agent.
