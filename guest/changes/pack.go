@@ -217,7 +217,7 @@ func (p *packer) file(dir int, r *record) error {
 	if err := p.put(r); err != nil {
 		return err
 	}
-	// A file may be a hole of any size, and this runtime does not tell where its holes are.
+	// A file may be a hole of any size, and this runtime tells neither where its holes are nor, by st_blocks, how large.
 	for offset := int64(0); offset < r.size; {
 		if err := p.ctx.Err(); err != nil {
 			return err

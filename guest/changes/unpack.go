@@ -164,7 +164,7 @@ func (u *unpacker) makeFolder(dir *openFolder, r *record) error {
 		}
 	}
 	if r.kind == mountPoint {
-		return nil
+		return nil // what lies below a mount shows neither owner nor mode: a new one is root's, 0755
 	}
 	fd, err := at.OpenFolder(dir.fd, r.name)
 	if err != nil {

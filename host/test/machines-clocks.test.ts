@@ -61,6 +61,26 @@ describe("a machine nobody uses", () => {
     expect(bench.machines.get("one")?.reason).toBe(reason);
   });
 
+  test("is tried again later and later when its sleep fails, since each try holds up what runs in it", async () => {
+    await create({ idle_timeout_seconds: 60, hibernate_memory: false });
+    const { guest } = bench.driver.machine(bench.machines.reach("one").handle.place.slot);
+    if (guest === undefined) throw new Error("machine one has no guest");
+    guest.streams = "breaks off";
+    await advance(60_000);
+    await until(() => guest.freezes === 1 && state() === "running");
+    await settle();
+    for (const [n, pauseMs] of [30_000, 60_000, 120_000, 240_000, 480_000, 900_000, 900_000].entries()) {
+      await advance(pauseMs - 1);
+      expect([guest.freezes, state()]).toEqual([n + 1, "running"]);
+      await advance(1);
+      await until(() => guest.freezes === n + 2 && state() === "running");
+      await settle();
+    }
+    guest.streams = "whole";
+    await advance(900_000);
+    await until(() => state() === "hibernated");
+  });
+
   test("stays awake when it has no timeout, or on_idle says none", async () => {
     await create({ idle_timeout_seconds: null });
     await bench.machines.create("two", { ...TEST_SPEC, idle_timeout_seconds: 1, on_idle: "none" });

@@ -88,6 +88,27 @@ describe("a hibernation without memory", () => {
     },
   );
 
+  test("is joined by whoever asks for the same or leaves it open, and refused to whoever wants memory kept", async () => {
+    await create();
+    const under = bench.machines.hibernate("one", false);
+    const others = [true, false, undefined].map((memory) => bench.machines.hibernate("one", memory));
+    const [first, ...joined] = await Promise.allSettled(others);
+    expect(first).toMatchObject({ status: "rejected", reason: { code: "conflict" } });
+    expect(joined.map(({ status }) => status)).toEqual(["fulfilled", "fulfilled"]);
+    expect((await under).image?.memory).toBe(false);
+    expect((await bench.machines.hibernate("one", true)).image?.memory).toBe(false);
+  });
+
+  test("is refused of one that sleeps with its memory, which sleeps on", async () => {
+    await create();
+    await bench.machines.hibernate("one");
+    await expect(bench.machines.hibernate("one", false)).rejects.toMatchObject({
+      code: "conflict",
+      message: expect.stringContaining("wake it") as string,
+    });
+    expect((await bench.machines.hibernate("one")).image?.memory).toBe(true);
+  });
+
   test("is refused when the host's disk is too full", async () => {
     await create();
     bench.free = { ...bench.free, diskUsedPercent: 95 };

@@ -201,8 +201,11 @@ export class Sandbox implements AsyncDisposable {
   /**
    * Puts it to storage: memory, processes and files in one image, nothing left in RAM. The next work asked of it wakes it.
    * With `memory: false` its files alone, and only `wake` wakes it, by a fresh boot from them. A
-   * command of `exec` that runs meanwhile is cut off (`lost`), one of `start` goes on after the wake.
-   * Settles when it sleeps; a failure leaves it running.
+   * command of `exec` that runs meanwhile is cut off (`lost`), one of `start` goes on after the wake, where the memory is kept.
+   * Settles when it sleeps; a failure leaves it running. One that sleeps already stays as it is.
+   *
+   * @throws ConflictError when another sleep than the one asked for is under way, or it sleeps with the memory that is not
+   *   to be kept
    */
   async hibernate(options: HibernateOptions = {}): Promise<SandboxInfo> {
     return this.#note(await this.#lifecycle.hibernate(options));

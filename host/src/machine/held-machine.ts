@@ -30,8 +30,9 @@ import { setNetwork } from "./transition/network.ts";
 import { pause, resume } from "./transition/pause.ts";
 import { wake } from "./transition/wake.ts";
 
-/** After a sleep by the clock that failed. */
+/** After a sleep by the clock that failed; twice as long after each further one, since each try stops all that runs inside. */
 const SLEEP_RETRY_MS = 30_000;
+const SLEEP_RETRY_MAX_MS = 15 * 60_000;
 /** Between two counts of what it used. */
 const METER_EVERY_MS = 30_000;
 
@@ -41,6 +42,7 @@ const METER_EVERY_MS = 30_000;
  */
 export class HeldMachine {
   readonly #state: HeldState;
+  #sleepRetryMs = SLEEP_RETRY_MS;
   /** While it runs. */
   #agentWatch: AgentWatch | undefined;
   readonly #metrics = new MetricHistory();
@@ -157,16 +159,41 @@ export class HeldMachine {
   }
 
   /**
-   * Puts it to storage. Idempotent, callers share one sleep; a failure leaves it running.
+   * Puts it to storage. Idempotent, callers share one sleep; a failure leaves it running. One that sleeps already stays as
+   * it is: its image tells what it keeps.
    *
    * @param options.memory whether memory and processes are kept; default: as its spec says
+   * @throws CodedError `conflict` when another sleep than the one asked for is under way, or its memory is kept already
    */
   async hibernate({ memory, cause }: { memory?: boolean | undefined; cause?: "ttl" } = {}): Promise<Machine> {
-    while (this.#state.isBusy) if (await this.#state.join("hibernated")) return this.show();
-    if (this.phase.name === "hibernated") return this.show();
+    while (this.#state.isBusy) {
+      this.#requireSameSleep(memory);
+      if (await this.#state.join("hibernated")) return this.show();
+    }
+    if (this.phase.name === "hibernated") {
+      if (memory === false && this.entry.image?.memory !== false)
+        throw new CodedError(
+          "conflict",
+          `sandbox ${this.entry.id} sleeps already, with its memory; to keep its files alone, wake it and hibernate it with memory: false`,
+          { details: { state: this.entry.state, memory: true } },
+        );
+      return this.show();
+    }
     this.#resumeIfPaused();
     await hibernate(this.#state, this.requireRunning(), memory ?? keepsMemory(this.entry), cause);
+    this.#sleepRetryMs = SLEEP_RETRY_MS;
     return this.show();
+  }
+
+  #requireSameSleep(asked: boolean | undefined): void {
+    const { phase, entry } = this;
+    if (phase.name !== "moving" || phase.memory === undefined || asked === undefined) return;
+    if (phase.memory === asked) return;
+    throw new CodedError(
+      "conflict",
+      `sandbox ${entry.id} is being hibernated ${phase.memory ? "with" : "without"} its memory, not ${asked ? "with" : "without"} it; wait until it sleeps, wake it and hibernate it anew`,
+      { details: { state: entry.state, memory: phase.memory } },
+    );
   }
 
   /** Wakes it: next generation, same id. Idempotent, callers share one wake; a failure leaves it asleep. */
@@ -376,6 +403,7 @@ export class HeldMachine {
   /** It runs on; what sent it to sleep is tried again after a while. */
   #sleepFailed(cause: "idle" | "ttl", error: unknown): void {
     this.#state.parts.log.error({ op: "machine.hibernate", cause, sandboxId: this.entry.id, err: error });
-    if (this.phase.name === "running") this.#state.clocks.armLater(SLEEP_RETRY_MS);
+    if (this.phase.name === "running") this.#state.clocks.armLater(this.#sleepRetryMs);
+    this.#sleepRetryMs = Math.min(2 * this.#sleepRetryMs, SLEEP_RETRY_MAX_MS);
   }
 }

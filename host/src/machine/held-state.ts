@@ -147,13 +147,13 @@ export class HeldState {
     to: Destination,
     live: Live | undefined,
     act: (signal: AbortSignal) => Promise<T> | T,
-    cause?: "ttl",
+    { cause, memory }: { cause?: "ttl" | undefined; memory?: boolean } = {},
   ): Promise<T> {
     this.clocks.disarm();
     const abort = new AbortController();
     // Begun a moment later: an act that fails at its first step must find the phase that it is to leave.
     const done = Promise.resolve().then(() => act(abort.signal));
-    this.phase = { name: "moving", to, cause, live, abort, done };
+    this.phase = { name: "moving", to, cause, memory, live, abort, done };
     return done;
   }
 

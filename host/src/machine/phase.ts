@@ -26,6 +26,8 @@ export type Phase =
       to: Destination;
       /** What set it off, when a renewal of the ttl would come too late. */
       cause: "ttl" | undefined;
+      /** Of a hibernation: whether it keeps memory. */
+      memory: boolean | undefined;
       live: Live | undefined;
       abort: AbortController;
       done: Promise<unknown>;

@@ -31,7 +31,7 @@ const MOVES = {
   hibernate: {
     summary: "Put a sandbox to storage",
     description:
-      "With `memory: false` its files alone, see there. Else memory, processes and files go to one image; nothing of it stays in RAM. The call of a command that runs ends with outcome `lost`; the command itself, like everything inside, goes on after the wake and is followed by its exec_id. A failure leaves the sandbox running. Joins a hibernation under way.",
+      "With `memory: false` its files alone, see there. Else memory, processes and files go to one image; nothing of it stays in RAM. The call of a command that runs ends with outcome `lost`; the command itself, like everything inside, goes on after the wake and is followed by its exec_id, unless the memory is not kept. A failure leaves the sandbox running. Joins a hibernation under way, unless it keeps memory where `memory` says otherwise, or the other way round: 409 `conflict`. One that sleeps already is left as it is, and `image.memory` tells what it keeps; with `memory: false` one that sleeps with its memory is a 409 `conflict`: wake it first.",
   },
   wake: {
     summary: "Wake a hibernated sandbox",

@@ -23,7 +23,7 @@ const COPIES_AT_ONCE = 8;
  * @param memory false: its files alone; its processes end with it
  */
 export function hibernate(held: HeldState, live: Live, memory: boolean, cause?: "ttl"): Promise<void> {
-  return held.move("hibernated", live, (signal) => fallAsleep(held, live, memory, signal), cause);
+  return held.move("hibernated", live, (signal) => fallAsleep(held, live, memory, signal), { cause, memory });
 }
 
 async function fallAsleep(held: HeldState, live: Live, memory: boolean, signal: AbortSignal): Promise<void> {
