@@ -62,7 +62,7 @@ export type ExecRequest = z.output<typeof execRequestSchema>;
 
 /**
  * How a command ended. `lost`: the sandbox or its host ended before the outcome was known, or the sandbox was hibernated;
- * then the command goes on when it wakes.
+ * then the command goes on when it wakes, or has ended, where the memory was not kept.
  */
 export const EXEC_OUTCOMES = ["exited", "signalled", "timed_out", "oom", "lost"] as const;
 export type ExecOutcome = (typeof EXEC_OUTCOMES)[number];

@@ -88,6 +88,20 @@ describe("a command whose connection is cut", () => {
     expect(machine().state).toBe("hibernated");
   });
 
+  test("by a hibernation without memory is lost, and is not said to go on", async () => {
+    const asked = world.exec(id, { cmd: COUNT });
+    await isUnderWay();
+    machine().state = "hibernating";
+    world.guest(id).cut();
+    await delay(50);
+    const image = { id: "img1", size_bytes: 1, created_at: new Date().toISOString(), memory: false };
+    Object.assign(machine(), { state: "hibernated", image });
+    const { body } = await asked;
+    expect(body).toMatchObject({ outcome: "lost", exit_code: null });
+    expect(body["message"]).toMatch(/without its memory while the command ran, which ended by that/);
+    expect(body["message"]).not.toMatch(/exec_id/);
+  });
+
   test("and whose client leaves meanwhile is told so as soon as it can be", async () => {
     const left = new AbortController();
     const asked = world.exec(

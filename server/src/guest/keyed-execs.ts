@@ -26,7 +26,9 @@ export interface KeyedExecWays {
 /**
  * Makes commands with an `Idempotency-Key` run once, without a write to the store: the key becomes the command's id, and
  * the guest runs one id once for as long as it remembers it (5 minutes after the command's end), whichever server asks
- * and however often it was restarted. What is remembered here only refuses a key that comes with another body.
+ * and however often it was restarted. What is remembered here refuses a key that comes with another body, and a repeat after
+ * a wake without memory, in which the guest has forgotten everything: such a command is run anew by a server that does not
+ * remember it either.
  */
 export class KeyedExecs {
   readonly #clock: Clock;

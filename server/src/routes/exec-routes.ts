@@ -33,7 +33,7 @@ export function addExecRoutes(deps: RouteDeps): void {
       tag: "exec",
       summary: "Run a command",
       description:
-        "A string is run by `bash -l -c`, an array as it is. With `Accept: application/x-ndjson` the events stream as they happen. A foreground command is killed when the client leaves. To its caller a snapshot, a fork and a pause are no more than a pause, which counts for no time limit; a hibernation ends the call with outcome `lost`, and the command goes on after the wake, to be followed by its exec_id. An Idempotency-Key makes it run at most once, whatever is retried within 5 minutes of its end.",
+        "A string is run by `bash -l -c`, an array as it is. With `Accept: application/x-ndjson` the events stream as they happen. A foreground command is killed when the client leaves. To its caller a snapshot, a fork and a pause are no more than a pause, which counts for no time limit; a hibernation ends the call with outcome `lost`, and the command goes on after the wake, to be followed by its exec_id, or, where the memory was not kept, has ended. An Idempotency-Key makes it run at most once, whatever is retried within 5 minutes of its end, as long as the sandbox keeps its memory: after a wake from files alone only the server that started it refuses a repeat, and no longer once it was restarted or 10 minutes have passed. Then look at the files before repeating it.",
       scope: "sandbox:exec",
       body: execRequestSchema,
       // A command of 1 MiB and as much standard input, each escaped to at most six characters a byte.

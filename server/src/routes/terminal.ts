@@ -167,7 +167,7 @@ class Terminal {
       const message =
         error instanceof CodedError
           ? error.message
-          : "the connection into the sandbox broke: it was hibernated, in which case the command goes on when it wakes, or it has ended";
+          : "the connection into the sandbox broke: it was hibernated, in which case the command goes on when it wakes if its memory was kept, or it has ended";
       await this.#finish({
         type: "error",
         code: error instanceof CodedError ? error.code : "guest_unavailable",

@@ -57,7 +57,7 @@ export async function machineFate(
       return {
         ended: false,
         reason: "unknown",
-        message: `sandbox ${record.id} was hibernated while the ${work} ran; the ${work} goes on when the sandbox wakes: ${afterWake(work, record.id)}`,
+        message: `sandbox ${record.id} was hibernated ${afterWake(work, machine)}`,
         machine,
       };
     } else if (performance.now() >= until) {
@@ -72,8 +72,15 @@ export async function machineFate(
   }
 }
 
-function afterWake(work: LostWork, id: string): string {
-  return work === "code"
-    ? "its variables are kept, what it shows from here on is not"
-    : `follow it by its exec_id with GET /v1/sandboxes/${id}/processes/{exec_id}/output`;
+function afterWake(work: LostWork, { id, state, image }: Machine): string {
+  if (image?.memory === false) {
+    const kept = work === "code" ? "its variables are gone" : "it does not go on when the sandbox wakes";
+    return `without its memory while the ${work} ran, which ended by that: ${kept}; look at the files before running it again`;
+  }
+  const proviso = state === "hibernating" ? ", if its memory is kept" : ""; // told only once it sleeps
+  const follow =
+    work === "code"
+      ? "its variables are kept, what it shows from here on is not"
+      : `follow it by its exec_id with GET /v1/sandboxes/${id}/processes/{exec_id}/output`;
+  return `while the ${work} ran; the ${work} goes on when the sandbox wakes${proviso}: ${follow}`;
 }
