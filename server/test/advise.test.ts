@@ -73,6 +73,23 @@ describe("POST /v1/advise", () => {
     expect(events.findLast(({ type }) => type === "sandbox.running")?.changes).toMatchObject({ took_ms: 40 });
   });
 
+  test("learns nothing from sleeps without memory, nor from the boots that end them", async () => {
+    world.host.sleepMs = 40;
+    const { id } = await create({ persistent: true, tenant: "acme" });
+    const move = (verb: string, json = {}) => world.call("POST", `/v1/sandboxes/${id}/${verb}`, { json });
+    await move("hibernate");
+    await move("wake");
+    world.host.sleepMs = 80;
+    await move("hibernate", { memory: false });
+    await move("wake");
+    world.host.sleepMs = 40;
+    await move("hibernate");
+    await move("wake");
+    const { facts } = await advise({ template: "base" });
+    expect(facts.hibernate_seconds).toMatchObject({ samples: 2, value: 0.04 });
+    expect(facts.wake_seconds).toMatchObject({ samples: 2, value: 0.04 });
+  });
+
   test("takes size, image, own times and gaps of a sandbox that is named, and of one's own only", async () => {
     const { id } = await create({ persistent: true, tenant: "acme", memory_mb: 2048, cpu: 2 });
     for (const verb of ["hibernate", "wake", "hibernate"] as const)

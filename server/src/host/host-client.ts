@@ -26,6 +26,11 @@ const CREATE_TIMEOUT_MS = 120_000;
 const DELETE_TIMEOUT_MS = 60_000;
 /** Writing or reading an image of gigabytes on a slow disk. */
 const IMAGE_TIMEOUT_MS = 300_000;
+/**
+ * Longer than the host's own limits of a sleep or wake without memory add up to: 10 minutes to unpack the files, 60 s to
+ * boot, 75 s for the template's services, 15 s for init.
+ */
+const SLEEP_TIMEOUT_MS = 900_000;
 
 /**
  * The API of one host. Failures are `CodedError`s: the host's own envelope, or `host_unavailable` when it does not answer.
@@ -133,7 +138,7 @@ export class HostClient {
     return this.#json("POST", `${machinePath(machine)}/${verb}`, {
       ...(memory === undefined ? {} : { body: jsonBody({ memory }) }),
       repeatable: true,
-      headTimeoutMs: IMAGE_TIMEOUT_MS,
+      headTimeoutMs: verb === "hibernate" || verb === "wake" ? SLEEP_TIMEOUT_MS : IMAGE_TIMEOUT_MS,
     });
   }
 

@@ -39,7 +39,7 @@ export class TimingStore {
     const rows = await this.#moves()
       .where("events.seq", ">", (last ?? 0) - NEWEST_EVENTS)
       .execute();
-    return rows.flatMap(toMove);
+    return toMoves(rows);
   }
 
   /** The newest moves of one sandbox, the newest first. */
@@ -49,7 +49,7 @@ export class TimingStore {
       .where("events.account", "=", record.account)
       .limit(NEWEST_OF_ONE)
       .execute();
-    return rows.flatMap(toMove);
+    return toMoves(rows);
   }
 
   #moves() {
@@ -70,12 +70,29 @@ interface MoveRow {
   created_at: number;
 }
 
-function toMove({ sandbox_id: sandboxId, at, body, template, created_at: createdAt }: MoveRow): TimedMove[] {
-  const { state, previous_state: from, changes } = JSON.parse(body) as EventBody;
+/** @param rows the newest first */
+function toMoves(rows: readonly MoveRow[]): TimedMove[] {
+  /** Those that sleep without memory, at that point of the log. */
+  const memoryless = new Set<string>();
+  const oldestFirst = rows.toReversed().flatMap((row) => {
+    const body = JSON.parse(row.body) as EventBody;
+    // Of sleeps and wakes without memory nothing is to be learnt for those with it.
+    const wasMemoryless = memoryless.delete(row.sandbox_id);
+    if (body.state === "hibernated" && body.changes.image?.memory === false) {
+      memoryless.add(row.sandbox_id);
+      return [];
+    }
+    return wasMemoryless ? [] : toMove(row, body);
+  });
+  return oldestFirst.toReversed();
+}
+
+function toMove(
+  { sandbox_id: sandboxId, at, template, created_at: createdAt }: MoveRow,
+  { state, previous_state: from, changes }: EventBody,
+): TimedMove[] {
   const common = { sandboxId, template, at, imageBytes: null };
   const tookMs = changes.took_ms ?? null;
-  // Of a sleep without memory nothing is to be learnt for those with it.
-  if (state === "hibernated" && changes.image?.memory === false) return [];
   if (state === "hibernated")
     return [{ ...common, what: "hibernate", tookMs, imageBytes: changes.image?.size_bytes ?? null }];
   if (from === "waking") return [{ ...common, what: "wake", tookMs }];
