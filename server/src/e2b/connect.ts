@@ -28,7 +28,7 @@ export async function extend(
  *
  * @param options.withMemory false: one that is paused boots from its files. One that runs is left alone
  * @returns whether it had to be resumed
- * @throws CodedError sandbox_not_found, sandbox_ended, and what the host refused: it sleeps on then
+ * @throws CodedError sandbox_not_found, sandbox_ended, and what the host refused: it sleeps on then, or again
  */
 export async function connect(
   parts: LifecycleParts,
@@ -41,7 +41,13 @@ export async function connect(
     let resumed = await resume(parts, scope, record, seconds);
     // Its image holds both in one: it is let go on for the moment that it takes to save the files alone.
     if (!withMemory && record.image?.memory !== false) {
-      await parts.sandboxes.move(scope, id, "hibernate", false);
+      try {
+        await parts.sandboxes.move(scope, id, "hibernate", false);
+      } catch (error) {
+        // Nobody is told that it runs: it would do so unseen, and be paid for.
+        await parts.sandboxes.move(scope, id, "hibernate", true).catch(() => {}); // the first failure tells more
+        throw error;
+      }
       resumed = await parts.sandboxes.move(scope, id, "wake");
     }
     return { record: resumed, isResumed: true };

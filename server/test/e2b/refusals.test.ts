@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import { CodedError } from "@torpor/protocol";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { World } from "../world.ts";
 
@@ -85,4 +86,18 @@ test("a tenant's unfinished builds are bounded, and a tag deletes no template", 
   expect([tagged.status, tagged.body["message"]]).toEqual([400, expect.stringContaining("removeTags")]);
   expect((await world.call("DELETE", "/templates/many:default")).status).toBe(204);
   expect((await world.call("POST", "/v3/templates", { json: { name: "many" } })).status).toBe(202);
+});
+
+test("one that sleeps with its memory and cannot be booted from its files sleeps again, with its memory", async () => {
+  const { id } = await create({ autoPause: true });
+  await world.call("POST", `/sandboxes/${id}/pause`);
+  world.host.fault({ on: /hibernate/, kind: "error", error: new CodedError("no_space", "the disk is full") });
+  const { status } = await world.call("POST", `/sandboxes/${id}/connect`, {
+    json: { timeout: 60, memory: false },
+  });
+  expect(status).toBeGreaterThanOrEqual(500);
+  expect(world.host.machines.get(id)?.machine).toMatchObject({
+    state: "hibernated",
+    image: { memory: true },
+  });
 });
