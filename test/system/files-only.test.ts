@@ -82,6 +82,9 @@ look(b"/")
 print("\\n".join(lines))
 PROGRAM`;
 
+/** Sends the agent an init, and notes what it says. */
+const SELF_MADE = String.raw`( exec 3<>/dev/tcp/127.0.0.1/49983 && printf 'POST /torpor/init HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}' >&3 && head -n 1 <&3 >> /tmp/said ) > /dev/null 2>&1 &`;
+
 describe("a machine that sleeps without its memory", () => {
   const torpor = useInstance({ pool: 0, shells: 0 });
   const output = (id: string, command: string, user = "root"): Promise<string> =>
@@ -122,6 +125,23 @@ describe("a machine that sleeps without its memory", () => {
     await torpor().host.hibernate(id, false);
     expect(await torpor().host.wake(id)).toMatchObject({ generation: 3 });
     expect((await output(id, LISTING)).split("\n")).toEqual(second.split("\n"));
+  });
+
+  test("cannot say itself whose it is, though what is its own runs before it is told", async () => {
+    const { id } = await torpor().host.create();
+    await output(
+      id,
+      `touch /tmp/said; chmod 666 /tmp/said; cat >> /etc/profile <<'PROFILE'\n${SELF_MADE}\nPROFILE`,
+    );
+    await torpor().host.hibernate(id, false);
+    expect(await torpor().host.wake(id)).toMatchObject({
+      generation: 2,
+      attestation: { complete: true, generation: 2 },
+    });
+    // Each login shell tries it: while the agent is locked it lacks the key, and later the agent has its identity.
+    const said = (await output(id, "cat /tmp/said")).split("\n").map((line) => line.split(" ")[1]);
+    expect(said).toContain("403");
+    expect(said.filter((status) => status !== "403" && status !== "409")).toEqual([]);
   });
 
   test("is woken by nobody's work, and sleeps so by its clocks when told to", async () => {
