@@ -113,7 +113,9 @@ describe("the life of a sandbox through E2B's clients", () => {
       expect(stdout).toBe("hello\nnone\n");
     });
 
-    test.skipIf(Sandbox !== Sandbox251)("reboots what sleeps with its memory, when told to", async () => {
+    // Told so by 2.51 alone: the earlier client has no such option.
+    const since251 = Sandbox === Sandbox251 ? test : undefined;
+    since251?.("reboots what sleeps with its memory, when told to", async () => {
       await sandbox.commands.run("sleep 1234", { background: true });
       await sandbox.files.write("rebooted.txt", "kept");
       await Sandbox.pause(sandbox.sandboxId, options());
