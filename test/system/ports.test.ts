@@ -4,8 +4,9 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type CreatedPreviewUrl, Sandbox, Torpor } from "@torpor/sdk";
 import { WebSocket } from "ws";
 import { eventually, useInstance } from "../src/index.ts";
+import { WEBSOCKET_ECHO } from "./echo-program.ts";
 
-/** A server as people write them, with a WebSocket echo made by hand: the template has no package for it. */
+/** A server as people write them, with a WebSocket echo. */
 const PROGRAM = `
 const http = require("node:http"), crypto = require("node:crypto");
 const server = http.createServer((request, response) => {
@@ -23,18 +24,7 @@ const server = http.createServer((request, response) => {
     response.end(JSON.stringify({ url: request.url, headers: request.headers, pid: process.pid }));
   });
 });
-server.on("upgrade", (request, socket) => {
-  const accept = crypto.createHash("sha1").update(request.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest("base64");
-  socket.write("HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\nSec-WebSocket-Accept: " + accept + "\\r\\n\\r\\n");
-  socket.on("error", () => {});
-  socket.on("data", (frame) => {
-    const length = frame[1] & 127, mask = frame.subarray(2, 6);
-    if ((frame[0] & 15) === 8) return socket.end();
-    const text = Buffer.from(frame.subarray(6, 6 + length).map((byte, index) => byte ^ mask[index % 4]));
-    socket.write(Buffer.concat([Buffer.from([129, text.length]), text]));
-  });
-});
-server.listen(3000, "0.0.0.0");
+${WEBSOCKET_ECHO}server.listen(3000, "0.0.0.0");
 `;
 
 describe("ports of a sandbox", () => {

@@ -127,7 +127,7 @@ export class Pool {
     const member = this.#ready.find((candidate) => !this.#awake.has(candidate));
     if (diskMib !== this.#options.diskMib || member === undefined || !this.#wake(member.handle)) return;
     this.#awake.add(member);
-    // What a thawed agent is first asked takes it about a millisecond more than what comes next.
+    // What a thawed agent is first asked takes it some milliseconds more than what comes next: this, and not its init.
     member.guest.health(EXPECT_MS).catch(() => {}); // a member that has died is found out when it is taken
     this.#options.clock.after(EXPECT_MS, () => {
       if (this.#awake.delete(member) && !this.#stopping.signal.aborted) this.#track(this.#putBack(member));

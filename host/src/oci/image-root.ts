@@ -1,7 +1,8 @@
 import { constants } from "node:fs";
-import { chmod, chown, lstat, mkdir, open, readlink, rm, symlink, writeFile } from "node:fs/promises";
+import { chmod, chown, mkdir, open, readlink, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CodedError } from "@torpor/protocol";
+import { lstatIfThere } from "../template/place-file.ts";
 
 const MAX_LINKS = 40;
 const MAX_TEXT_BYTES = 4 * 1024 * 1024;
@@ -126,14 +127,5 @@ export class ImageRoot {
       "invalid_request",
       `image '${this.#image}' cannot be built from: a sandbox needs ${path}, and in the image ${why}`,
     );
-  }
-}
-
-async function lstatIfThere(path: string): Promise<Awaited<ReturnType<typeof lstat>> | undefined> {
-  try {
-    return await lstat(path);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw error;
   }
 }

@@ -70,7 +70,8 @@ export async function placeFolder(root: string, path: string, mode = 0o755): Pro
   }
 }
 
-async function lstatIfThere(path: string): Promise<Awaited<ReturnType<typeof lstat>> | undefined> {
+/** What is at a path, a link itself and not what it leads to; undefined for nothing. */
+export async function lstatIfThere(path: string): Promise<Awaited<ReturnType<typeof lstat>> | undefined> {
   try {
     return await lstat(path);
   } catch (error) {
