@@ -16,7 +16,7 @@ export interface ServerConfig {
   hostUrl: string;
   hostToken: string;
   database: DatabaseLocation;
-  /** Whom the process becomes once it has loaded, listens and has opened the store. */
+  /** Whom the process becomes once it has loaded and listens, before it opens its store. */
   runAs: Owner | undefined;
   /** Addresses and CIDR ranges that webhooks may name though they are not public. */
   webhookAllow: readonly string[];

@@ -1,13 +1,31 @@
-import { lchownSync, readdirSync } from "node:fs";
+import { closeSync, constants, fchownSync, fstatSync, lchownSync, openSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Owner } from "./config.ts";
 
+const NEVER_FOLLOW_OR_WAIT = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+
 /**
- * Gives a folder and what lies directly in it to `owner`, who goes on writing there after the drop. Of a link it gives the
- * link: what it points to was chosen by whoever could write there.
+ * Gives a folder, and the files and folders directly in it, to `owner`, who goes on there after the drop: an earlier start may
+ * have been somebody else's. Left alone is what may be more than it seems, since whoever could write there chose it: links,
+ * and files that have another name elsewhere.
  */
 export function giveFolder(directory: string, { uid, gid }: Owner): void {
-  for (const name of readdirSync(directory)) lchownSync(join(directory, name), uid, gid);
+  for (const name of readdirSync(directory)) {
+    let descriptor: number;
+    try {
+      descriptor = openSync(join(directory, name), NEVER_FOLLOW_OR_WAIT);
+    } catch (error) {
+      // A link, a socket, or gone since.
+      if (["ELOOP", "ENXIO", "ENOENT"].includes((error as NodeJS.ErrnoException).code ?? "")) continue;
+      throw error;
+    }
+    try {
+      const found = fstatSync(descriptor);
+      if (found.isDirectory() || (found.isFile() && found.nlink === 1)) fchownSync(descriptor, uid, gid);
+    } finally {
+      closeSync(descriptor);
+    }
+  }
   lchownSync(directory, uid, gid);
 }
 

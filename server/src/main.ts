@@ -2,14 +2,15 @@ import { mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { compileEarly, createLog, Scope, SecretValues, systemClock } from "@torpor/base";
 import { API_KEY_ANYWHERE } from "./auth/authenticator.ts";
-import { bootstrapKey } from "./auth/bootstrap-key.ts";
+import { admitBootstrapKey, openBootstrapKey } from "./auth/bootstrap-key.ts";
 import { readConfig, type ServerConfig } from "./config.ts";
 import { dropPrivileges, giveFolder } from "./drop-privileges.ts";
 import { CheckpointKey } from "./ledger/checkpoint-key.ts";
 import { liveInstance, writeInstance } from "./instance-record.ts";
 import { startServer } from "./start-server.ts";
+import { FrontDoor } from "./http/front-door.ts";
 import type { TlsOptions, TlsPair } from "./http/tls-front.ts";
-import { openDatabase } from "./store/open-database.ts";
+import { loadSqlite, openDatabase } from "./store/open-database.ts";
 import { KeyStore } from "./store/key-store.ts";
 
 /** After SIGTERM the process is gone within this time, whatever still runs. */
@@ -26,8 +27,6 @@ async function main(config: ServerConfig): Promise<void> {
   const runDir = join(config.stateDir, "run");
   const serverDir = join(config.stateDir, "server");
   mkdirSync(runDir, { recursive: true, mode: 0o755 });
-  const uploadsDirectory = join(serverDir, "uploads");
-  mkdirSync(uploadsDirectory, { recursive: true, mode: 0o700 });
   const recordFile = join(runDir, "server.json");
   const other = liveInstance(recordFile);
   if (other !== undefined)
@@ -35,36 +34,42 @@ async function main(config: ServerConfig): Promise<void> {
       `a server of ${config.stateDir} runs already as pid ${other}; stop it with torpor down, or use another TORPOR_STATE_DIR`,
     );
 
+  // With root's rights, where it has them, is done only what takes them: files in folders that are root's, addresses, and the
+  // folder that is the server's. Nothing in that folder is opened by root, since whoever takes over a server can put links there.
   await using scope = new Scope();
+  const { listen } = config;
+  const door = await FrontDoor.open({ listen, tls: readTls(config.tls), clock: systemClock, log });
+  scope.defer(() => door.close());
+  const bootstrap = openBootstrapKey(config.apiKeyFile, config.apiKeyOwner);
+  writeInstance(recordFile, door.url, tlsUrl(config.tls, door.tlsPort));
+  mkdirSync(serverDir, { recursive: true, mode: 0o700 });
+  if (config.runAs !== undefined) {
+    if (config.database.kind === "sqlite") loadSqlite();
+    giveFolder(serverDir, config.runAs);
+    dropPrivileges(config.runAs);
+  }
+
+  const uploadsDirectory = join(serverDir, "uploads");
+  mkdirSync(uploadsDirectory, { recursive: true, mode: 0o700 });
   const database = await openDatabase(config.database);
   scope.defer(() => database.close());
-  const isNew = await bootstrapKey(
-    new KeyStore(database),
-    config.apiKeyFile,
-    config.apiKeyOwner,
-    systemClock,
-  );
-  if (isNew) log.info({ op: "bootstrap", outcome: "admin key written", apiKeyFile: config.apiKeyFile });
+  await admitBootstrapKey(new KeyStore(database), bootstrap.key, systemClock);
+  if (bootstrap.isNew)
+    log.info({ op: "bootstrap", outcome: "admin key written", apiKeyFile: config.apiKeyFile });
   const server = await startServer({
     database,
     checkpointKey: CheckpointKey.open(join(serverDir, "ledger-key.pem")),
     host: { url: config.hostUrl, token: config.hostToken },
-    listen: config.listen,
+    door,
     maxLifetimeSeconds: config.maxLifetimeSeconds,
     previewUrl: config.previewUrl,
     uploadsDirectory,
     e2bDomain: config.e2bDomain,
-    tls: readTls(config.tls),
     webhooks: { allow: config.webhookAllow },
     log,
     secretValues,
   });
   scope.defer(() => server.close());
-  writeInstance(recordFile, server.url, tlsUrl(config.tls, server.tlsPort));
-  if (config.runAs !== undefined) {
-    giveFolder(serverDir, config.runAs);
-    dropPrivileges(config.runAs);
-  }
   process.stdout.write(
     `${JSON.stringify({ ready: true, url: server.url, tls_port: server.tlsPort, pid: process.pid })}\n`,
   );

@@ -16,10 +16,9 @@ import { HostClient } from "./host/host-client.ts";
 import { FixedPlacement, HostLink } from "./host/placement.ts";
 import { Housekeeping } from "./housekeeping.ts";
 import { Api } from "./http/api.ts";
-import { HttpListener } from "./http/http-listener.ts";
+import { FrontDoor } from "./http/front-door.ts";
 import { Idempotency } from "./http/idempotency.ts";
 import { Metrics } from "./http/metrics.ts";
-import { TlsFront, type TlsOptions } from "./http/tls-front.ts";
 import { serveUpgrades } from "./http/upgrades.ts";
 import { PortProxy } from "./ingress/port-proxy.ts";
 import { PreviewIngress } from "./ingress/preview-ingress.ts";
@@ -65,8 +64,8 @@ export interface StartServerOptions {
   host: { url: string; token: string };
   /** Where files are kept that templates are built from. Default: a temporary directory that goes with the server. */
   uploadsDirectory?: string | undefined;
-  /** Default 127.0.0.1 and a free port. */
-  listen?: { host: string; port: number };
+  /** Where it serves, and what goes with it. Default 127.0.0.1 and a free port. */
+  door?: FrontDoor;
   log: Log;
   /** Values that neither the log nor an error answer tells, shared with the log. Default: errors alone. */
   secretValues?: SecretValues;
@@ -79,8 +78,6 @@ export interface StartServerOptions {
   previewUrl?: string | undefined;
   /** Domain, with port, below which ports of sandboxes made through E2B's API are. Default none. */
   e2bDomain?: string | undefined;
-  /** Speaks TLS there too. Default: nowhere. */
-  tls?: TlsOptions | undefined;
   webhooks?: {
     /** Addresses and ranges that webhooks may name though they are not public. */
     allow?: readonly string[];
@@ -107,7 +104,7 @@ export interface RunningServer {
   close(): Promise<void>;
 }
 
-/** Wires the control plane together and serves. @throws when the address cannot be listened on. */
+/** Wires the control plane together and serves. */
 export async function startServer(options: StartServerOptions): Promise<RunningServer> {
   const { database, log, clock = systemClock } = options;
   await using scope = new Scope();
@@ -280,13 +277,11 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     overrideGlobalObjects: false,
     autoCleanupIncoming: false,
   });
-  const listener = new HttpListener((incoming, outgoing) => {
-    if (ingress.owns(incoming)) void ingress.serve(incoming, outgoing);
-    else if (e2bIngress.owns(incoming)) void e2bIngress.serve(incoming, outgoing);
-    else void toApi(incoming, outgoing);
-  });
+  const door = options.door ?? (await FrontDoor.open({ listen: { host: "127.0.0.1", port: 0 }, clock, log }));
+  scope.defer(() => door.close());
+  previewOrigin = new PreviewOrigin(options.previewUrl ?? `http://localhost:${door.port}`);
   const terminals = serveTerminals(deps, authenticator, keyWatch);
-  serveUpgrades(listener.server, log, [
+  serveUpgrades(door.server, log, [
     {
       wants: (incoming) => ingress.owns(incoming),
       take: (incoming, connection, head) => ingress.upgrade(incoming, connection, head),
@@ -309,12 +304,11 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     },
     { wants: () => true, take: (incoming, connection, head) => terminals.open(incoming, connection, head) },
   ]);
-  const address = await listener.listen(options.listen ?? { host: "127.0.0.1", port: 0 });
-  const tlsFront =
-    options.tls === undefined ? undefined : await TlsFront.open(listener.server, options.tls, clock, log);
-  scope.defer(() => tlsFront?.close());
-  scope.defer(() => listener.close());
-  previewOrigin = new PreviewOrigin(options.previewUrl ?? `http://localhost:${address.port}`);
+  door.serve((incoming, outgoing) => {
+    if (ingress.owns(incoming)) void ingress.serve(incoming, outgoing);
+    else if (e2bIngress.owns(incoming)) void e2bIngress.serve(incoming, outgoing);
+    else void toApi(incoming, outgoing);
+  });
   scope.defer(() => eventFeed.close()); // its streams end first: they would not by themselves
   scope.defer(() => terminals.close());
   scope.defer(() => portProxy.close());
@@ -360,10 +354,9 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   watch.start();
   scope.defer(() => watch.close());
   const owned = scope.move();
-  const shownHost = address.family === "IPv6" ? `[${address.address}]` : address.address;
   return {
-    url: `http://${shownHost}:${address.port}`,
-    tlsPort: tlsFront?.port,
+    url: door.url,
+    tlsPort: door.tlsPort,
     database,
     eventStore,
     sandboxStore,

@@ -1,4 +1,18 @@
-import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  chownSync,
+  lchownSync,
+  linkSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { request } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -19,6 +33,7 @@ beforeEach(async () => {
   host = await FakeHost.start();
   scope.defer(() => host.close());
   stateDir = mkdtempSync(join(tmpdir(), "torpor-state-"));
+  chmodSync(stateDir, 0o711); // as `up` makes it: the server's user passes through
   scope.defer(() => rmSync(stateDir, { recursive: true, force: true }));
 });
 afterEach(async () => {
@@ -123,6 +138,39 @@ test.runIf(process.getuid?.() === 0)(
     expect(status).toMatch(/^Groups:\s*$/m);
     expect((await ask(server, "POST", "/v1/keys", { name: "still writes" })).status).toBe(201);
   },
+);
+
+test.runIf(process.getuid?.() === 0)(
+  "as root it follows nothing that was planted in the folder of the user it becomes: neither links nor other names of root's files",
+  async () => {
+    const folder = join(stateDir, "server");
+    mkdirSync(folder, { mode: 0o700 });
+    chownSync(folder, 65_534, 65_534);
+    const roots = join(stateDir, "roots");
+    mkdirSync(roots, { mode: 0o700 });
+    writeFileSync(join(roots, "file"), "root's", { mode: 0o644 });
+    linkSync(join(roots, "file"), join(folder, "another-name"));
+    for (const [name, target] of [
+      ["server.sqlite", "made"],
+      ["ledger-key.pem", "key"],
+    ] as const) {
+      symlinkSync(join(roots, target), join(folder, name));
+      lchownSync(join(folder, name), 65_534, 65_534);
+    }
+    await expect(startServerProcess(scope, host, stateDir, { TORPOR_RUN_AS: "65534:65534" })).rejects.toThrow(
+      /the server ended with 1/,
+    );
+    expect(readdirSync(roots)).toEqual(["file"]);
+    expect(statSync(join(roots, "file"))).toMatchObject({ uid: 0, gid: 0, mode: 0o100644 });
+    expect(readFileSync(join(roots, "file"), "utf8")).toBe("root's");
+    // With the links gone it serves, and what is left is still root's.
+    for (const name of ["server.sqlite", "ledger-key.pem"]) rmSync(join(folder, name));
+    await start({ TORPOR_RUN_AS: "65534:65534" });
+    expect(statSync(join(folder, "another-name"))).toMatchObject({ uid: 0, gid: 0 });
+    for (const name of ["server.sqlite", "uploads", "ledger-key.pem"])
+      expect(lstatSync(join(folder, name)), name).toMatchObject({ uid: 65_534, gid: 65_534 });
+  },
+  SLOW_MS,
 );
 
 test(

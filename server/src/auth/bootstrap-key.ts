@@ -9,26 +9,28 @@ export const OPERATOR_ACCOUNT = "default";
 const SCOPES: readonly Scope[] = ["admin", "operator"];
 
 /**
- * Makes sure that the key in `file` is the operator's key of this store: written on the first start, found on later ones.
- * The file comes first, so that a crash in between leaves a key that the next start takes in, never one nobody has.
+ * The operator's key in `file`, made and written there when there is none.
  *
- * @returns whether a new key was made. @throws Error when the file cannot be written or holds something else.
+ * @returns it, and whether it was made. @throws Error when the file cannot be written or holds something else.
  */
-export async function bootstrapKey(
-  keys: KeyStore,
-  file: string,
-  owner: Owner | undefined,
-  clock: Clock,
-): Promise<boolean> {
+export function openBootstrapKey(file: string, owner: Owner | undefined): { key: string; isNew: boolean } {
   const existing = readKey(file);
   const key = existing ?? newApiKey();
   if (existing === undefined) writePrivateFile(file, `${key}\n`, owner);
+  return { key, isNew: existing === undefined };
+}
+
+/**
+ * Makes sure that `key` is the operator's key of this store. The file comes first, so that a crash in between leaves a key
+ * that the next start takes in, never one nobody has.
+ */
+export async function admitBootstrapKey(keys: KeyStore, key: string, clock: Clock): Promise<void> {
   const known = await keys.findByHash(hashApiKey(key));
   if (known !== undefined) {
     // Made before there were accounts to operate. Only whoever runs the server can write the file.
     const isWhole = known.account === OPERATOR_ACCOUNT && known.tenant === null;
     if (isWhole && !known.scopes.includes("operator")) await keys.grant(known, SCOPES);
-    return false;
+    return;
   }
   await keys.insert({
     id: `key_${randomText(20)}`,
@@ -41,7 +43,6 @@ export async function bootstrapKey(
     createdAt: clock.now(),
     expiresAt: null,
   });
-  return true;
 }
 
 function readKey(file: string): string | undefined {

@@ -1,4 +1,4 @@
-import { createServer, type RequestListener, type Server } from "node:http";
+import { createServer, type IncomingMessage, type RequestListener, type Server } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { CodedError } from "@torpor/protocol";
@@ -8,12 +8,18 @@ import { serialId } from "../serial-id.ts";
 const CLOSE_GRACE_MS = 3_000;
 const CLOSE_SWEEP_MS = 20;
 
-/** Node's server as this one listens: with limits of its own, an answer to what is no HTTP, and an end that waits. */
+/**
+ * Node's server as this one listens: with limits of its own, an answer to what is no HTTP, and an end that waits. It can listen
+ * before there is anything to serve: what is asked until then waits.
+ */
 export class HttpListener {
   readonly server: Server;
   readonly #sockets = new Set<Socket>();
+  #serve: RequestListener | undefined;
+  /** What was asked before {@link serve}, to be gone on with. */
+  readonly #early: (() => void)[] = [];
 
-  constructor(serve: RequestListener) {
+  constructor() {
     // Head limits are Node's own; a body may take as long as it is sent, since files of any size stream through here.
     this.server = createServer(
       {
@@ -27,9 +33,11 @@ export class HttpListener {
         // A connection that breaks is seen as `close` by whoever works on it; unheard, its error would end the process.
         incoming.on("error", () => {});
         outgoing.on("error", () => {});
-        serve(incoming, outgoing);
+        if (this.#serve === undefined) this.#early.push(() => this.#serve?.(incoming, outgoing));
+        else this.#serve(incoming, outgoing);
       },
     );
+    this.server.on("upgrade", this.#keepUpgrade);
     this.server.on("clientError", refuseUnreadable);
     this.server.on("connection", (socket) => {
       this.#sockets.add(socket);
@@ -48,7 +56,19 @@ export class HttpListener {
     });
   }
 
-  /** Requests under way get up to 3 s. */
+  /** Gives all requests to `serve`, those that waited first; upgrades go to whoever hears them on {@link server} by now. */
+  serve(serve: RequestListener): void {
+    this.#serve = serve;
+    this.server.off("upgrade", this.#keepUpgrade);
+    for (const goOn of this.#early.splice(0)) goOn();
+  }
+
+  readonly #keepUpgrade = (incoming: IncomingMessage, connection: Duplex, head: Buffer): void => {
+    connection.on("error", () => connection.destroy()); // unheard, it would end the process
+    this.#early.push(() => this.server.emit("upgrade", incoming, connection, head));
+  };
+
+  /** Requests under way get up to 3 s. Idempotent. */
   close(): Promise<void> {
     return new Promise((resolve) => {
       const timer = setTimeout(() => {

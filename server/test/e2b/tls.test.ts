@@ -9,7 +9,8 @@ import { join } from "node:path";
 import { connect } from "node:tls";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { WebSocket } from "ws";
-import { createLog, FakeClock } from "@torpor/base";
+import { createLog, FakeClock, silentLog, systemClock } from "@torpor/base";
+import { FrontDoor } from "../../src/http/front-door.ts";
 import { TlsFront } from "../../src/http/tls-front.ts";
 import { World } from "../world.ts";
 
@@ -34,7 +35,9 @@ function makePair(): { cert: Buffer; key: Buffer } {
 beforeAll(async () => {
   const pair = makePair();
   cert = pair.cert;
-  world = await World.start({ e2bDomain: DOMAIN, tls: { listen: { host: "127.0.0.1", port: 0 }, ...pair } });
+  const listen = { host: "127.0.0.1", port: 0 };
+  const door = await FrontDoor.open({ listen, tls: { listen, ...pair }, clock: systemClock, log: silentLog });
+  world = await World.start({ e2bDomain: DOMAIN, door });
 });
 afterAll(async () => {
   await world[Symbol.asyncDispose]();
