@@ -133,6 +133,7 @@ async function main(): Promise<void> {
     images,
     target: pools,
     clear: (slot) => slots.clear(slot),
+    router,
     headroom,
     log,
   });

@@ -1,6 +1,6 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { newSnapshotId } from "@torpor/protocol";
+import { CodedError, newSnapshotId } from "@torpor/protocol";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { IMAGE_FILE, type DriverStep } from "./fakes/fake-driver.ts";
 import type { InitBehaviour } from "./fakes/fake-guest.ts";
@@ -222,6 +222,28 @@ describe("a hibernation that fails leaves the machine running, unlocked, in the 
     expect(bench.machines.get("one")?.reason).toBe("runtime_crashed");
     expect((await bench.machines.end("one", "user")).reason).toBe("runtime_crashed");
     expect(await bench.inPlaceOnceTidy()).toEqual(NOTHING);
+  });
+});
+
+describe("a machine that cannot be written while a program inside makes a connection", () => {
+  const connecting = new CodedError("guest_unavailable", "a program inside is connecting");
+  beforeEach(() => create("treasure"));
+
+  test("sleeps, its attempts refused from the second try on", async () => {
+    bench.driver.fail("checkpoint", 3, connecting);
+    await bench.machines.hibernate("one");
+    expect(bench.router.refusals).toBe(3);
+    await bench.machines.wake("one");
+    expect(memory()).toBe("treasure");
+  });
+
+  test("runs on when the tries are used up, and is not refused anything for long", async () => {
+    bench.driver.fail("checkpoint", 4, connecting);
+    await expect(bench.machines.hibernate("one")).rejects.toThrow("is connecting");
+    expect(state()).toBe("running");
+    expect([bench.router.refusals, bench.imagesInPlace]).toEqual([3, []]);
+    await bench.machines.hibernate("one");
+    expect(bench.router.refusals).toBe(3);
   });
 });
 

@@ -68,6 +68,19 @@ async def main():
 asyncio.run(main())
 `;
 
+/** Keeps connecting to where nobody answers: with the kernel's patience, a moment after each failure, and at once. */
+const ATTEMPTS = `
+import socket, threading, time
+ends = open("/workspace/attempts", "a", buffering=1)
+def attempt(name, pause):
+    while True:
+        try: socket.create_connection(("${FAKE_INTERNET.silent}", 80))
+        except OSError as error: ends.write(f"{name} {type(error).__name__}\\n")
+        time.sleep(pause)
+for name, pause in (("patient", 1000), ("again", 0.5), ("impatient", 0.05)):
+    threading.Thread(target=attempt, args=(name, pause)).start()
+`;
+
 describe("a sleep or a wake that goes wrong", () => {
   const torpor = useInstance();
   const output = (id: string, command: string, user?: string): Promise<string> =>
@@ -221,22 +234,37 @@ c, _ = s.accept(); c.recv(1000); c.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\nbegun");
     await host.end(id);
   });
 
-  test("does not sleep while one is being made that is not answered, says why, and runs on", async () => {
+  test("falls asleep though a program keeps making some that are not answered, which sees them refused and goes on", async () => {
     const { host } = torpor();
-    const { id } = await host.create();
+    const { id } = await host.create({ idle_timeout_seconds: 2 });
+    const attempts = async (): Promise<string[]> =>
+      (await host.output(id, "cat /workspace/attempts")).split("\n");
     await host.output(
       id,
-      `setsid curl -m 100 http://${FAKE_INTERNET.silent}/ > /dev/null 2>&1 < /dev/null & disown`,
+      `cat > /workspace/attempts.py <<'PROGRAM'\n${ATTEMPTS}\nPROGRAM\nsetsid python3 /workspace/attempts.py > /workspace/attempts.log 2>&1 < /dev/null & disown`,
     );
-    await eventually("the attempt", async () =>
+    await eventually(
+      "the attempts",
+      async () =>
+        (await host.state(id)).connections.external.filter(({ state }) => state === "SYN-SENT").length === 3,
+    );
+    await eventually("it to sleep", async () => (await host.get(id)).state === "hibernated", 20_000);
+    await host.wake(id);
+    const seen = await eventually("every attempt to end", async () => {
+      const ends = await attempts();
+      return (
+        ["patient", "again", "impatient"].every((name) => ends.some((end) => end.startsWith(name))) && ends
+      );
+    });
+    for (const end of seen) expect(end).toMatch(/ConnectionRefusedError|ConnectionAbortedError/);
+    await eventually("new ones", async () =>
       (await host.state(id)).connections.external.some(({ state }) => state === "SYN-SENT"),
     );
-    const refused = await host.tryMove(id, "hibernate");
-    expect(refused).toMatchObject({ status: 503, json: { error: { code: "guest_unavailable" } } });
-    expect(JSON.stringify(refused.json)).toMatch(/connecting to an address outside that does not answer/);
-    expect(await host.output(id, "pkill curl; echo runs on")).toBe("runs on");
-    await host.hibernate(id);
-    await host.wake(id);
+    const snapshot = await host.snapshot(id);
+    expect((await host.removeSnapshot(snapshot.id)).status).toBe(204);
+    expect(await host.output(id, `pkill python3; curl -sS http://${FAKE_INTERNET.webServer}/`)).toContain(
+      "seen from",
+    );
     await host.end(id);
   });
 

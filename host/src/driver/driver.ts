@@ -124,6 +124,8 @@ export interface Driver {
   /**
    * Writes memory and disk to `imageDir` (made by it), not yet durable; the machine goes on running. Its CPU limit does not
    * hold meanwhile: what works is the runtime, not the machine's user.
+   *
+   * @throws CodedError `guest_unavailable` while a program inside makes a connection that is not answered
    */
   checkpoint(machine: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
   /** Changes the limits of a living machine. */

@@ -6,6 +6,7 @@ import { CodedError, randomText } from "@torpor/protocol";
 import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
 import type { ImageManifest, ImageStore } from "../image/image-store.ts";
 import type { MachineEntry } from "../journal.ts";
+import type { Router } from "../network/router.ts";
 import { checkImageFits, type Headroom } from "./capacity.ts";
 import { loadChanges, saveChanges } from "./guest-changes.ts";
 import { GuestClient, type GuestPreparation } from "./guest-client.ts";
@@ -53,6 +54,7 @@ export interface SleepOptions {
   images: ImageStore;
   target: RestoreTarget;
   clear: (slot: number) => Promise<void>;
+  router: Pick<Router, "withoutAttempts">;
   headroom: () => Headroom;
   log: Log;
 }
@@ -62,6 +64,9 @@ const HOOK_TIMEOUT_MS = 10_000;
 /** One that hangs would not run its hooks either: it is not waited for as long as they may take. */
 const ANSWER_TIMEOUT_MS = 10_000;
 const UP_TIMEOUT_MS = 60_000;
+
+/** From the second on, connections that are being made are refused; what was about to be made then may come between. */
+const CHECKPOINT_TRIES = 4;
 
 /** The one file of an image without memory. */
 const CHANGES = "changes";
@@ -100,7 +105,7 @@ export class Sleep {
     signal: AbortSignal,
     onCopied: () => void = () => {},
   ): Promise<ImageManifest> {
-    const { driver, images, headroom, target } = this.#options;
+    const { driver, images, headroom, target, router } = this.#options;
     const { spec } = entry;
     // Memory in use bounds the image from above, but for what was written to disk inside: checked again by the file system.
     checkImageFits(image.memory ? driver.stats(machine.handle).memoryBytes / 1048576 : 0, headroom());
@@ -117,46 +122,58 @@ export class Sleep {
     signal.throwIfAborted();
     const { name, version, acceleration, growingFiles } = driver.info;
     const { id, kind, defaults } = image;
-    return images.commit(
-      {
-        id,
-        kind,
-        name: image.name,
-        memory: image.memory,
-        machine_id: entry.id,
-        tenant: spec.tenant,
-        generation: entry.generation,
-        template: spec.template,
-        template_hash: entry.templateHash,
-        driver: name,
-        driver_version: version,
-        acceleration,
-        cpu: spec.cpu,
-        memory_mb: spec.memory_mb,
-        disk_mb: spec.disk_mb,
-        network: spec.network,
-        host_key: entry.hostKey,
-        settings: { ...entry.settings, ...defaults, env: { ...entry.settings.env, ...defaults?.env } },
-      },
-      async (dataDir) => {
-        if (template === undefined) await driver.checkpoint(machine.handle, dataDir, signal);
-        else {
-          await mkdir(dataDir);
-          await saveChanges(machine.guest, join(dataDir, CHANGES), {
-            hostKey: entry.hostKey,
-            newestUnix: template.newestUnix,
-            maxBytes: (spec.disk_mb + CHANGES_OVERHEAD_MIB) * 1048576,
-            checkRoom: () => checkImageFits(0, headroom()),
-            signal,
-          });
-          machine.guest.close();
-        }
-        // It is to wake from this image: nothing may happen inside that the image does not know of.
-        if (image.kind === "hibernation") await driver.pause(machine.handle);
-        onCopied();
-      },
-      image.memory ? growingFiles : [CHANGES],
-    );
+    const { slot } = machine.handle.place;
+    const copy = (dataDir: string): Promise<void> => driver.checkpoint(machine.handle, dataDir, signal);
+    const commit = (refusing: boolean): Promise<ImageManifest> =>
+      images.commit(
+        {
+          id,
+          kind,
+          name: image.name,
+          memory: image.memory,
+          machine_id: entry.id,
+          tenant: spec.tenant,
+          generation: entry.generation,
+          template: spec.template,
+          template_hash: entry.templateHash,
+          driver: name,
+          driver_version: version,
+          acceleration,
+          cpu: spec.cpu,
+          memory_mb: spec.memory_mb,
+          disk_mb: spec.disk_mb,
+          network: spec.network,
+          host_key: entry.hostKey,
+          settings: { ...entry.settings, ...defaults, env: { ...entry.settings.env, ...defaults?.env } },
+        },
+        async (dataDir) => {
+          if (template === undefined)
+            await (refusing ? router.withoutAttempts(slot, () => copy(dataDir)) : copy(dataDir));
+          else {
+            await mkdir(dataDir);
+            await saveChanges(machine.guest, join(dataDir, CHANGES), {
+              hostKey: entry.hostKey,
+              newestUnix: template.newestUnix,
+              maxBytes: (spec.disk_mb + CHANGES_OVERHEAD_MIB) * 1048576,
+              checkRoom: () => checkImageFits(0, headroom()),
+              signal,
+            });
+            machine.guest.close();
+          }
+          // It is to wake from this image: nothing may happen inside that the image does not know of.
+          if (image.kind === "hibernation") await driver.pause(machine.handle);
+          onCopied();
+        },
+        image.memory ? growingFiles : [CHANGES],
+      );
+    for (let tries = 1; ; tries++) {
+      try {
+        return await commit(tries > 1);
+      } catch (error) {
+        const isConnecting = error instanceof CodedError && error.code === "guest_unavailable";
+        if (!image.memory || !isConnecting || tries === CHECKPOINT_TRIES) throw error;
+      }
+    }
   }
 
   /**

@@ -28,6 +28,7 @@ table ip torpor {
   set never { type ipv4_addr; flags interval; elements = { ${NEVER_REACHABLE.join(", ")} } }
   map policies { type ifname : verdict; }
   map diversions { type ifname : verdict; }
+  set closed { type ifname; }
   set dns_rate { type ipv4_addr; size 4096; flags dynamic; timeout 10s; }
   set connection_rate { type ipv4_addr; size 4096; flags dynamic; timeout 10s; }
   chain from_guest {
@@ -48,6 +49,7 @@ table ip torpor {
     type filter hook forward priority 0; policy drop;
     iifname "up0" oifname "s*" accept
     iifname "s*" oifname "s*" jump refuse
+    iifname @closed tcp flags & (syn | ack) == syn jump refuse
     iifname "s*" ct direction reply ct state established accept
     iifname "s*" ct status dnat jump to_gate
     iifname vmap @policies
@@ -69,6 +71,7 @@ table ip torpor {
     type filter hook input priority 0; policy drop;
     iifname "up0" accept
     ct state established,related accept
+    iifname "s*" jump refuse
   }
 }
 table ip6 torpor {}

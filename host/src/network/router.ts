@@ -16,6 +16,7 @@ import { DnsUpstream } from "./dns-upstream.ts";
 import { EgressGate } from "./egress-gate.ts";
 import type { GatePorts } from "./egress-rules.ts";
 import { turnForwardingBack, turnForwardingOn } from "./ip-forward.ts";
+import { refuseAttempts } from "./refuse-attempts.ts";
 import { hostRules, routerRules } from "./router-rules.ts";
 import { SlotEgress } from "./slot-egress.ts";
 
@@ -214,6 +215,22 @@ export class Router {
    */
   setEgress(slot: number, network: NetworkPolicy): Promise<void> {
     return this.#open.egress.set(slot, network);
+  }
+
+  /**
+   * Refuses the connections that a slot is making and that have had no answer, and every new one while `act` runs: its
+   * runtime can write no machine that is making one.
+   */
+  async withoutAttempts<T>(slot: number, act: () => Promise<T>): Promise<T> {
+    const { routerNetns } = this.#instance;
+    const element = `element ip torpor closed { "s${slot}" }`;
+    await nft(routerNetns, `add ${element}`);
+    try {
+      await refuseAttempts(routerNetns, this.#block.slotAddress(slot));
+      return await act();
+    } finally {
+      await nft(routerNetns, `delete ${element}`);
+    }
   }
 
   /** Removes all of a slot that exists. Idempotent. */

@@ -63,7 +63,7 @@ export class FakeDriver implements Driver {
   /** Whether restored guests come up open, as none ever should. */
   restoresUnlocked = false;
   #nextPid = 5_000_000; // above the kernel's largest, so that no real process is ever meant
-  readonly #failures = new Map<DriverStep, number>();
+  readonly #failures = new Map<DriverStep, { left: number; error: Error }>();
   readonly #holds = new Map<DriverStep, Promise<void>>();
 
   async packRoot(_rootfsDir: string, imagePath: string): Promise<MachineRoot> {
@@ -71,8 +71,8 @@ export class FakeDriver implements Driver {
   }
 
   /** Makes a step fail the next `times` times. */
-  fail(step: DriverStep, times = 1): void {
-    this.#failures.set(step, times);
+  fail(step: DriverStep, times = 1, error = new Error(`the fake driver fails to ${step}`)): void {
+    this.#failures.set(step, { left: times, error });
   }
 
   /** Makes a step wait; the answer lets everything go on. */
@@ -239,9 +239,9 @@ export class FakeDriver implements Driver {
   }
 
   #failIfAsked(step: DriverStep): void {
-    const left = this.#failures.get(step) ?? 0;
-    if (left <= 0) return;
-    this.#failures.set(step, left - 1);
-    throw new Error(`the fake driver fails to ${step}`);
+    const failure = this.#failures.get(step);
+    if (failure === undefined || failure.left <= 0) return;
+    failure.left--;
+    throw failure.error;
   }
 }

@@ -2,10 +2,15 @@ import type { NetworkPolicy } from "@torpor/protocol";
 import type { Router, SlotNetwork } from "../../src/network/router.ts";
 
 /** Keeps the books of slots' networks; each slot is a loopback address. */
-export class FakeRouter implements Pick<Router, "addSlot" | "removeSlot" | "setEgress" | "slotsInPlace"> {
+export class FakeRouter implements Pick<
+  Router,
+  "addSlot" | "removeSlot" | "setEgress" | "slotsInPlace" | "withoutAttempts"
+> {
   /** Slots in place and what they may reach. */
   readonly slots = new Map<number, NetworkPolicy>();
   failNextEgress = false;
+  /** How often attempts to connect were refused. */
+  refusals = 0;
 
   addSlot(slot: number, egress: NetworkPolicy): Promise<SlotNetwork> {
     if (this.slots.has(slot)) return Promise.reject(new Error(`slot ${slot} has a network already`));
@@ -20,6 +25,11 @@ export class FakeRouter implements Pick<Router, "addSlot" | "removeSlot" | "setE
     }
     this.slots.set(slot, egress);
     return Promise.resolve();
+  }
+
+  withoutAttempts<T>(_slot: number, act: () => Promise<T>): Promise<T> {
+    this.refusals++;
+    return act();
   }
 
   removeSlot(slot: number): Promise<void> {

@@ -106,6 +106,7 @@ export class MachineBench {
         templateOf: () => Promise.resolve({ newestUnix: 1, preparation: {} }),
       },
       clear: (slot) => this.slots.clear(slot),
+      router: this.router,
       headroom: () => this.free,
       log: silentLog,
     });
