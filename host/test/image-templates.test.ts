@@ -6,10 +6,13 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { CgroupTree } from "../src/cgroup.ts";
 import type { Headroom } from "../src/machine/capacity.ts";
 import { ImageRoom } from "../src/machine/image-room.ts";
+import { goldenName } from "../src/machine/golden.ts";
 import { TemplatePools } from "../src/machine/template-pools.ts";
 import { ImagesFolder } from "../src/oci/images-folder.ts";
 import { TemplateStore } from "../src/template/index.ts";
+import { IMAGE_FILE } from "./fakes/fake-driver.ts";
 import { MachineBench } from "./fakes/machine-bench.ts";
+import { until } from "./fakes/until.ts";
 
 const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
@@ -135,4 +138,34 @@ test("an image that is asked for, or stood on, while others are removed stays", 
     return new Set([hashOf("b")]);
   });
   expect(await kept()).toBe("ab");
+});
+
+test("a template that something came to stand on since it was asked, or is being made from, is not removed", async () => {
+  await image("a", 0);
+  let asked = 0;
+  const comesLate = (): Promise<Set<string>> =>
+    Promise.resolve(new Set((asked += 1) > 1 ? [hashOf("a")] : []));
+  await expect(pools.remove(hashOf("a"), comesLate)).rejects.toMatchObject({ code: "conflict" });
+  const goldenDir = join(dir, hashOf("a"), "golden", goldenName(bench.driver));
+  await mkdir(join(goldenDir, "image"), { recursive: true });
+  await writeFile(join(goldenDir, "root.img"), "");
+  await writeFile(join(goldenDir, "image", IMAGE_FILE), JSON.stringify({ memory: "", files: "" }));
+  const { name, version, acceleration } = bench.driver.info;
+  await writeFile(
+    join(goldenDir, "golden.json"),
+    JSON.stringify({ driver: name, driver_version: version, acceleration }),
+  );
+  const release = bench.driver.hold("restore");
+  const made = pools.acquire(`image:${hashOf("a")}`, 64, new AbortController().signal);
+  await until(() => bench.driver.machines.size > 0);
+  await expect(pools.remove(hashOf("a"), nothing)).rejects.toMatchObject({ code: "conflict" });
+  release();
+  const { handle, guest, template } = await made;
+  expect(template.hash).toBe(hashOf("a"));
+  expect(await kept()).toBe("a");
+  guest.close();
+  await bench.slots.clear(handle.place.slot);
+  await new Promise(setImmediate); // what is made is its maker's from then on
+  await pools.remove(hashOf("a"), nothing);
+  expect(await kept()).toBe("");
 });

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { mkdirSync, mkdtempSync, readFileSync, realpathSync, symlinkSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, symlinkSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -67,6 +67,7 @@ export class Instance {
   #layOut(): void {
     const hostDir = join(this.stateDir, "host");
     const templates = this.#options.templatesDir ?? templateCacheDir();
+    chmodSync(this.stateDir, 0o711); // as `up` makes it: a server that is not root passes through
     mkdirSync(hostDir, { mode: 0o700 });
     mkdirSync(join(this.stateDir, "logs"));
     mkdirSync(join(templates, ".cache"), { recursive: true, mode: 0o700 });

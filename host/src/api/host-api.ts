@@ -278,7 +278,7 @@ function hostRoutes({ machines, pools, feed, health, drain, reconciliation }: Ho
       method: "DELETE",
       pattern: /^\/v1\/templates\/([^/]+)$/,
       answer: async ({ outgoing, parts: [name = ""] }) => {
-        await pools.remove(name, await machines.templatesInUse());
+        await pools.remove(name, () => machines.templatesInUse());
         outgoing.writeHead(204).end();
       },
     },

@@ -62,6 +62,10 @@ export class TemplatePools implements MachineSource, RestoreTarget {
   readonly #options: TemplatePoolsOptions;
   /** By template name. */
   readonly #open = new Map<string, Promise<OpenPool>>();
+  /** Hashes of templates that machines are being made from, each as often. */
+  readonly #making: string[] = [];
+  /** Hashes of templates that are about to be removed: no pool of them is opened. */
+  readonly #removing = new Set<string>();
   readonly #images: ImageTemplates;
 
   constructor(options: TemplatePoolsOptions) {
@@ -96,7 +100,13 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     signal: AbortSignal,
   ): Promise<PristineMachine & { template: StoredTemplate }> {
     const { template, pool } = await this.#pool(name);
-    return { ...(await pool.acquire(diskMib, signal)), template };
+    this.#making.push(template.hash);
+    try {
+      return { ...(await pool.acquire(diskMib, signal)), template };
+    } finally {
+      // Once whoever asked has noted what it stands on, which it does as soon as it has it.
+      setImmediate(() => this.#making.splice(this.#making.indexOf(template.hash), 1));
+    }
   }
 
   /** A create is about to be asked for, see {@link Pool.expect}. */
@@ -210,6 +220,8 @@ export class TemplatePools implements MachineSource, RestoreTarget {
         "template_not_found",
         "the template of this image is not on the host any more; build it again",
       );
+    if (this.#removing.has(template.hash))
+      throw new CodedError("template_not_found", `template ${name} is being removed; build it again`);
     const golden = await findGolden(template.goldenDir(goldenName(driver)), driver);
     if (golden === undefined) {
       throw new CodedError(
@@ -309,17 +321,36 @@ export class TemplatePools implements MachineSource, RestoreTarget {
    * @param templatesInUse asked again for each, when nobody can build from it meanwhile
    */
   async sweepImages(templatesInUse: () => Promise<ReadonlySet<string>>): Promise<void> {
-    const { store } = this.#options;
-    for (const hash of await this.#images.unused(await templatesInUse())) {
-      let isUnused = true;
-      const inUse = async (): Promise<boolean> => {
-        isUnused = (await this.#images.unused(await templatesInUse())).includes(hash);
-        if (isUnused) await this.#close(`${IMAGE}${hash}`);
-        return !isUnused;
-      };
-      await store.remove(hash, { inUse }).catch((error: unknown) => {
-        if (isUnused) throw error;
+    for (const hash of await this.#images.unused(await templatesInUse()))
+      await this.#removeUnused(
+        hash,
+        async () => !(await this.#images.unused(await templatesInUse())).includes(hash),
+      ).catch((error: unknown) => {
+        if (!(error instanceof CodedError && error.code === "conflict")) throw error;
       });
+  }
+
+  /**
+   * Removes a template unless it is needed, which is asked once more when nothing can be made from it any more.
+   *
+   * @throws CodedError `conflict` when it is needed
+   */
+  async #removeUnused(hash: string, isNeeded: () => Promise<boolean>): Promise<void> {
+    const inUse = async (): Promise<boolean> => (await isNeeded()) || this.#making.includes(hash);
+    try {
+      await this.#options.store.remove(hash, {
+        inUse: async () => {
+          if (await inUse()) return true;
+          this.#removing.add(hash);
+          for (const [name, opening] of this.#open) {
+            const open = await opening.catch(() => undefined);
+            if (open?.template.hash === hash) await this.#close(name);
+          }
+          return inUse();
+        },
+      });
+    } finally {
+      this.#removing.delete(hash);
     }
   }
 
@@ -366,16 +397,14 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     );
   }
 
-  /** @throws CodedError `template_not_found`, or `conflict` when a machine stands on it */
-  async remove(nameOrHash: string, inUse: ReadonlySet<string>): Promise<void> {
+  /**
+   * @param templatesInUse asked under the template's lock
+   * @throws CodedError `template_not_found`, or `conflict` when a machine stands on it
+   */
+  async remove(nameOrHash: string, templatesInUse: () => Promise<ReadonlySet<string>>): Promise<void> {
     const { store } = this.#options;
-    const template = (await store.find(nameOrHash)) ?? (await store.resolve(nameOrHash));
-    if (inUse.has(template.hash)) {
-      await store.remove(template.hash, { inUse: () => true }); // throws the conflict
-      return;
-    }
-    for (const name of [...template.names, `${IMAGE}${template.hash}`]) await this.#close(name);
-    await store.remove(template.hash, { inUse: (hash) => inUse.has(hash) });
+    const { hash } = (await store.find(nameOrHash)) ?? (await store.resolve(nameOrHash));
+    await this.#removeUnused(hash, async () => (await templatesInUse()).has(hash));
   }
 
   async #describe(template: StoredTemplate): Promise<Template> {
