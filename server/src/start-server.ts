@@ -16,6 +16,7 @@ import { HostClient } from "./host/host-client.ts";
 import { FixedPlacement, HostLink } from "./host/placement.ts";
 import { Housekeeping } from "./housekeeping.ts";
 import { Api } from "./http/api.ts";
+import { BodyHashes } from "./http/body-hashes.ts";
 import { FrontDoor } from "./http/front-door.ts";
 import { Idempotency } from "./http/idempotency.ts";
 import { Metrics } from "./http/metrics.ts";
@@ -126,7 +127,9 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   const usageStore = new UsageStore(database);
   const budgetStore = new BudgetStore(database);
   const portProxy = new PortProxy();
-  const e2bTokens = new E2bTokens(await new ServerSecretStore(database).secret("e2b"));
+  const secrets = new ServerSecretStore(database);
+  const e2bTokens = new E2bTokens(await secrets.secret("e2b"));
+  const bodyHashes = new BodyHashes(await secrets.secret("body-hashes"));
   let previewOrigin = new PreviewOrigin(options.previewUrl ?? "http://localhost");
   const targetGuard = new TargetGuard(options.webhooks?.allow ?? []);
   const { maxLifetimeSeconds } = options;
@@ -164,6 +167,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
   scope.defer(() => activity.flush());
   const idempotency = new Idempotency({
     store: idempotencyStore,
+    bodyHashes,
     owner: `srv_${randomText(20)}`,
     shared: database.kind === "postgres",
     clock,
@@ -241,7 +245,7 @@ export async function startServer(options: StartServerOptions): Promise<RunningS
     checkpointKey: options.checkpointKey ?? CheckpointKey.random(),
     placement,
     idempotency,
-    keyedExecs: new KeyedExecs(clock),
+    keyedExecs: new KeyedExecs(clock, bodyHashes),
     activity,
     metrics,
     clock,

@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { CodedError } from "@torpor/protocol";
@@ -22,6 +23,19 @@ test("the same key and body give the same stored answer and make one sandbox", a
   expect(second).toMatchObject({ status: 201, text: first.text });
   expect(second.headers.get("idempotency-replayed")).toBe("true");
   expect(world.host.liveMachines()).toHaveLength(1);
+});
+
+test("what is kept of a body gives no clue to the secrets in it", async () => {
+  const json = { template: "base", secrets: { PIN: "1234" } };
+  const body = Buffer.from(JSON.stringify(json));
+  expect((await world.call("POST", "/v1/sandboxes", { json, ...key("a") })).status).toBe(201);
+  const { db } = world.server.database;
+  const { body_hash: kept } = await db
+    .selectFrom("idempotency")
+    .select("body_hash")
+    .executeTakeFirstOrThrow();
+  expect(kept).toMatch(/^[0-9a-f]{64}$/);
+  expect(kept).not.toBe(createHash("sha256").update(body).digest("hex"));
 });
 
 test("the same key with another body is 409 idempotency_mismatch", async () => {

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import type { Clock } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
+import type { BodyHashes } from "../http/body-hashes.ts";
 import type { IdempotencySlot } from "../store/idempotency-store.ts";
 import type { ExecProgress } from "./exec.ts";
 
@@ -32,10 +33,12 @@ export interface KeyedExecWays {
  */
 export class KeyedExecs {
   readonly #clock: Clock;
+  readonly #bodyHashes: BodyHashes;
   readonly #known = new Map<string, KeyedExec>();
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, bodyHashes: BodyHashes) {
     this.#clock = clock;
+    this.#bodyHashes = bodyHashes;
   }
 
   /**
@@ -51,7 +54,7 @@ export class KeyedExecs {
     ways: KeyedExecWays,
   ): Promise<{ execId: string; replayed: boolean; progress: AsyncGenerator<ExecProgress> }> {
     const name = JSON.stringify([slot.account, slot.tenant, slot.route, slot.key]);
-    const bodyHash = createHash("sha256").update(body).digest("hex");
+    const bodyHash = this.#bodyHashes.of(body);
     for (;;) {
       this.#forgetOld();
       const known = this.#known.get(name);

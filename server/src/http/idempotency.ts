@@ -1,6 +1,6 @@
-import { createHash } from "node:crypto";
 import type { Clock, Log } from "@torpor/base";
 import { CodedError, type ErrorEnvelope } from "@torpor/protocol";
+import type { BodyHashes } from "./body-hashes.ts";
 import type { IdempotencyRow, IdempotencySlot, IdempotencyStore } from "../store/idempotency-store.ts";
 
 /** An answer that can be kept and given again. */
@@ -37,6 +37,7 @@ export interface KeyedRequest {
 
 export interface IdempotencyOptions {
   store: IdempotencyStore;
+  bodyHashes: BodyHashes;
   /** This process, unlike any other. */
   owner: string;
   /** Whether other servers use the same store: then only a silent heartbeat proves an owner dead. */
@@ -81,8 +82,8 @@ export class Idempotency {
 
   /** @throws CodedError idempotency_mismatch, idempotency_in_progress, conflict, and what the request itself throws */
   async run(request: KeyedRequest): Promise<KeptAnswer & { replayed: boolean }> {
-    const { store, clock, owner } = this.#options;
-    const bodyHash = createHash("sha256").update(request.body).digest("hex");
+    const { store, bodyHashes, clock, owner } = this.#options;
+    const bodyHash = bodyHashes.of(request.body);
     const name = JSON.stringify([
       request.slot.account,
       request.slot.tenant,

@@ -1,4 +1,5 @@
 import { type Kysely, type Migration, type MigrationProvider, sql } from "kysely";
+import { bodyHashMigration } from "./body-hash-migration.ts";
 import { ledgerMigration } from "./ledger-migration.ts";
 import { usageMigration } from "./usage-migration.ts";
 import { templateMigration } from "./template-migration.ts";
@@ -308,6 +309,7 @@ function migrations(types: ColumnTypes): Record<string, Migration> {
           .execute();
       },
     },
+    "0012_keyed_body_hashes": bodyHashMigration,
   };
 }
 

@@ -7,7 +7,7 @@ import type { Tables } from "./schema.ts";
 export class ServerSecretStore {
   readonly #db: Kysely<Tables>;
 
-  constructor(database: Database) {
+  constructor(database: Pick<Database, "db">) {
     this.#db = database.db;
   }
 
