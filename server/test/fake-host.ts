@@ -4,6 +4,7 @@ import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import {
   canonicalNetwork,
   CodedError,
@@ -31,6 +32,8 @@ export interface Fault {
   kind: "error" | "hang" | "drop" | "delay" | "drop-after";
   error?: CodedError;
   delayMs?: number;
+  /** Of a delay: until then instead. */
+  until?: Promise<void>;
   /** How often; default once. */
   times?: number;
 }
@@ -516,7 +519,7 @@ export class FakeHost {
       if (fault?.kind === "error") throw fault.error ?? new CodedError("internal", "told to fail");
       if (fault?.kind === "drop") return void request.socket.destroy();
       if (fault?.kind === "hang") return void this.#hanging.add(response);
-      if (fault?.kind === "delay") await new Promise((resolve) => setTimeout(resolve, fault.delayMs ?? 100));
+      if (fault?.kind === "delay") await (fault.until ?? delay(fault.delayMs ?? 100));
       if (fault?.kind === "drop-after") {
         // Does the work and loses the answer.
         const socket = request.socket;
