@@ -1,13 +1,13 @@
 import { Sandbox } from "@torpor/sdk";
 import type { Instance } from "@torpor/test";
 import { type Figure, summarize } from "./figures.ts";
-import { poolFull } from "./waiting.ts";
+import { poolAtRest } from "./waiting.ts";
 
 const BURST = 32;
 
 /** 32 creates asked for at once; each must then run a command. */
 export async function burstOfCreates(instance: Instance, template: string): Promise<Figure[]> {
-  await poolFull(instance, template);
+  await poolAtRest(instance, template);
   const readings: number[] = [];
   const outcomes = await Promise.allSettled(
     Array.from({ length: BURST }, async (_, index) => {

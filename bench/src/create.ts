@@ -3,7 +3,7 @@ import { Sandbox } from "@torpor/sdk";
 import type { Instance } from "@torpor/test";
 import type { BareRuntime } from "./bare-runtime.ts";
 import { type Figure, summarize } from "./figures.ts";
-import { poolFull } from "./waiting.ts";
+import { poolAtRest } from "./waiting.ts";
 
 /** Rounds that are not counted: a server that has just been started is not what users meet. */
 const WARM_UP_ROUNDS = 12;
@@ -19,7 +19,7 @@ export async function createOnHit(
   const creates: number[] = [];
   const cold: number[] = [];
   for (let round = -WARM_UP_ROUNDS; round < rounds; round++) {
-    await poolFull(instance, template);
+    await poolAtRest(instance, template);
     const startedAt = performance.now();
     const sandbox = await Sandbox.create({ url: instance.url, apiKey: instance.apiKey, template });
     const createdAt = performance.now();
@@ -103,7 +103,7 @@ async function missWithNothing(instance: Instance, template: string): Promise<nu
 
 /** One more than are ready, one after the other: the last goes into a waiting process. */
 async function missWithShell(instance: Instance, template: string): Promise<number> {
-  await poolFull(instance, template);
+  await poolAtRest(instance, template);
   const { pool } = await instance.host.health();
   const ready = pool.find((candidate) => candidate.template === template)?.ready ?? 0;
   const made: Awaited<ReturnType<typeof timedCreate>>[] = [];

@@ -4,7 +4,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { Sandbox } from "@torpor/sdk";
 import { type Instance, templateCacheDir } from "@torpor/test";
 import type { Figure } from "./figures.ts";
-import { poolFull } from "./waiting.ts";
+import { poolAtRest } from "./waiting.ts";
 
 const WATCH_MS = 5000;
 /** USER_HZ, fixed by the kernel's ABI on all platforms Torpor runs on. */
@@ -16,7 +16,7 @@ export async function waitingMember(
   template: string,
   mostMib?: number,
 ): Promise<Figure[]> {
-  await poolFull(instance, template);
+  await poolAtRest(instance, template);
   await delay(1000);
   const slots = readdirSync(join(instance.stateDir, "host", "machines"));
   // Frozen members only: an empty process that waits for an image is not.

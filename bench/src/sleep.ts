@@ -4,7 +4,7 @@ import { Sandbox, Torpor } from "@torpor/sdk";
 import type { Instance } from "@torpor/test";
 import type { BareRuntime } from "./bare-runtime.ts";
 import { type Figure, summarize } from "./figures.ts";
-import { poolFull } from "./waiting.ts";
+import { poolAtRest } from "./waiting.ts";
 
 /** Children of a fork, and bare restores beside each other. */
 const CHILDREN = 8;
@@ -95,10 +95,10 @@ export async function sleepAndWake(
   };
   let imageBytes = 0;
   for (let round = -1; round < rounds; round++) {
-    if (waiting) await poolFull(instance, template);
+    if (waiting) await poolAtRest(instance, template);
     const hibernateMs = await timed(() => sandbox.hibernate());
     imageBytes = sandbox.info.image?.sizeBytes ?? 0;
-    if (waiting) await poolFull(instance, template); // nothing is to be tidied up any more
+    if (waiting) await poolAtRest(instance, template); // nothing is to be tidied up any more
     const machine = await bare.restore(onlyImage(instance));
     const { checkpointMs, durableMs } = await machine.checkpoint();
     await machine.remove();
@@ -190,14 +190,14 @@ export async function forkOfEight(
   const forks: number[] = [];
   const restores: number[] = [];
   for (let round = -1; round < rounds; round++) {
-    await poolFull(instance, template);
+    await poolAtRest(instance, template);
     const startedAt = performance.now();
     const { children, failures } = await parent.fork({ count: CHILDREN });
     const forkMs = performance.now() - startedAt;
     await Promise.all(children.map((child) => child.destroy()));
     if (failures.length > 0) throw failures[0];
     const snapshot = await parent.snapshot();
-    await poolFull(instance, template);
+    await poolAtRest(instance, template);
     const restoreMs = await bare.restoreTogether(onlyImage(instance), CHILDREN);
     await snapshots.delete(snapshot.id);
     if (round < 0) continue;

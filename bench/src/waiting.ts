@@ -1,16 +1,8 @@
 import { setTimeout as delay } from "node:timers/promises";
-import type { Instance } from "@torpor/test";
+import { type Instance, poolFull } from "@torpor/test";
 
-/** Waits until the template's pool is full again, empty processes included, so that nothing else runs. */
-export async function poolFull(instance: Instance, template: string, emptyTarget = 2): Promise<void> {
-  for (let tries = 0; tries < 600; tries++) {
-    const { pool } = await instance.host.health();
-    const mine = pool.find((candidate) => candidate.template === template);
-    if (mine !== undefined && mine.ready >= mine.target && mine.empty >= emptyTarget) {
-      await delay(300);
-      return;
-    }
-    await delay(100);
-  }
-  throw new Error(`the pool of ${template} did not fill up within a minute`);
+/** Waits until the template's pool is full, empty processes included, and a moment more, so that nothing else runs. */
+export async function poolAtRest(instance: Instance, template: string): Promise<void> {
+  await poolFull(instance, template, { empty: 2 });
+  await delay(300);
 }

@@ -5,6 +5,7 @@ export * from "./host-client.ts";
 export * from "./http-client.ts";
 export * from "./instance.ts";
 export * from "./leak-check.ts";
+export * from "./pool-full.ts";
 export * from "./repository.ts";
 export * from "./storm.ts";
 export * from "./template-cache.ts";

@@ -57,9 +57,11 @@ export async function storm(
   const endsAt = performance.now() + durationMs;
   while (performance.now() < endsAt) {
     await delay(300 + random() * 1500);
+    // Looked up once a round, while the host lives: whoever opens the journal of a dead one sets it right in its place.
+    const sparedSlots = slotsOf(instance, spared);
     const target = pick(["host", "server", "runtime", "runtime", "both"] as const, random);
     if (target === "runtime") {
-      const slot = strikeRuntime(instance, random, spared);
+      const slot = strikeRuntime(instance, random, sparedSlots);
       if (slot === undefined) continue;
       struckSlots.add(slot);
       outcome.kills.runtime += 1;
@@ -73,7 +75,7 @@ export async function storm(
     }
     // A runtime may die while nobody looks after it.
     if (random() < 0.3) {
-      const slot = strikeRuntime(instance, random, spared);
+      const slot = strikeRuntime(instance, random, sparedSlots);
       if (slot !== undefined) {
         struckSlots.add(slot);
         outcome.kills.runtime += 1;
@@ -137,16 +139,13 @@ async function keepBusy(
   }
 }
 
-/** Kills a runtime process of the instance but those of `spared`; one that waits in a pool perhaps. @returns its slot */
+/** Kills a runtime process of the instance but in those slots; one that waits in a pool perhaps. @returns its slot */
 function strikeRuntime(
   instance: Instance,
   random: () => number,
-  spared: ReadonlySet<string>,
+  sparedSlots: ReadonlySet<number>,
 ): number | undefined {
-  const held = new Set(
-    [...journal(instance)].flatMap(([id, { slot }]) => (spared.has(id) && slot !== null ? [slot] : [])),
-  );
-  const found = runtimeProcesses(instance).filter(({ slot }) => !held.has(slot));
+  const found = runtimeProcesses(instance).filter(({ slot }) => !sparedSlots.has(slot));
   if (found.length === 0) return undefined;
   const { pid, slot } = pick(found, random);
   try {
@@ -212,6 +211,12 @@ async function judge(
   outcome.wrongs.push(...findings.map(({ kind, message }) => `${kind}: ${message}`));
   for (const image of readdirSync(join(instance.stateDir, "host", "images")))
     outcome.wrongs.push(`image ${image} is left`);
+}
+
+function slotsOf(instance: Instance, ids: ReadonlySet<string>): Set<number> {
+  return new Set(
+    [...journal(instance)].flatMap(([id, { slot }]) => (ids.has(id) && slot !== null ? [slot] : [])),
+  );
 }
 
 function journal(instance: Instance): Map<string, MachineEntry> {

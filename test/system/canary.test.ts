@@ -5,6 +5,7 @@ import type { Sandbox } from "@torpor/protocol";
 import { eventually } from "../src/eventually.ts";
 import type { HttpClient } from "../src/http-client.ts";
 import { filesThatHold, memoryFilesThatHold } from "../src/needle-search.ts";
+import { poolFull } from "../src/pool-full.ts";
 import { useInstance } from "../src/use-instance.ts";
 
 /** Later sandboxes that are searched. */
@@ -23,7 +24,6 @@ const CANARY = HALVES.join("");
  * strings of one size side by side would else put together.
  */
 const [A, B] = HALVES.map((half) => `x${half}x`) as [string, string];
-const NEEDLE = Buffer.from(CANARY);
 
 /** Where a sandbox can write, and what it is told; the template's own files are an image that is never written to. */
 const SEARCH_FILES = `
@@ -96,26 +96,16 @@ describe("what one tenant leaves behind", () => {
   const destroy = (id: string): Promise<unknown> =>
     torpor().api.json(`/v1/sandboxes/${id}`, { method: "DELETE" });
 
-  const poolFull = (): Promise<unknown> =>
-    eventually(
-      "the pool to be full",
-      async () => {
-        const { pool } = await torpor().host.health();
-        return pool.some(({ template, ready }) => template === "base" && ready >= WAITING);
-      },
-      60_000,
-    );
-
   beforeAll(async () => {
     const { api } = torpor();
-    await poolFull();
+    await poolFull(torpor(), "base", { ready: WAITING });
     const [plain, slept, photographed, forked] = await Promise.all([marked(), marked(), marked(), marked()]);
     // The searches find it where it is: they would find it later.
     expect(await exec(plain, SEARCH_FILES, { A, B })).toContain("/home/user/canary");
     expect(await exec(plain, `python3 - <<'EOF'\n${SEARCH_MEMORY}\nEOF`, { A, B })).toContain("FOUND");
-    expect(memoryFilesThatHold(torpor().stateDir, NEEDLE).found.length).toBeGreaterThan(0);
+    expect(memoryFilesThatHold(torpor().stateDir, CANARY).found.length).toBeGreaterThan(0);
     await post(api, `/v1/sandboxes/${slept}/hibernate`);
-    expect(filesThatHold(join(torpor().stateDir, "host", "images"), NEEDLE).found.length).toBeGreaterThan(0);
+    expect(filesThatHold(join(torpor().stateDir, "host", "images"), CANARY).found.length).toBeGreaterThan(0);
     const snapshot = await post<{ id: string }>(api, `/v1/sandboxes/${photographed}/snapshots`);
     const { children } = await post<{ children: { sandbox: Sandbox }[] }>(
       api,
@@ -132,7 +122,7 @@ describe("what one tenant leaves behind", () => {
 
   test(`is in none of ${LATER} sandboxes that others make afterwards`, async () => {
     const { api } = torpor();
-    await poolFull();
+    await poolFull(torpor(), "base", { ready: WAITING });
     const found: string[] = [];
     let next = 0;
     let inMemory = 0;
@@ -162,15 +152,15 @@ describe("what one tenant leaves behind", () => {
 
   test("is in no memory of a runtime, no shared memory and no file of the host's", async () => {
     const { stateDir } = torpor();
-    const inMemory = memoryFilesThatHold(stateDir, NEEDLE);
+    const inMemory = memoryFilesThatHold(stateDir, CANARY);
     expect(inMemory).toMatchObject({ found: [] });
     expect(inMemory.looked).toBeGreaterThan(0); // the pool's are alive
-    expect(filesThatHold("/dev/shm", NEEDLE).found).toEqual([]);
+    expect(filesThatHold("/dev/shm", CANARY).found).toEqual([]);
     // Blocks of a removed image are freed in the background, and the journal's log is emptied within seconds.
-    let files = filesThatHold(stateDir, NEEDLE);
+    let files = filesThatHold(stateDir, CANARY);
     await eventually(
       () => `the canary to be gone from ${files.found.join(", ")}`,
-      () => files.found.length === 0 || (files = filesThatHold(stateDir, NEEDLE)).found.length === 0,
+      () => files.found.length === 0 || (files = filesThatHold(stateDir, CANARY)).found.length === 0,
       60_000,
     );
     expect(files.looked).toBeGreaterThan(20);

@@ -5,6 +5,7 @@ import { afterEach, beforeAll, describe, expect, test } from "vitest";
 import { eventually } from "../src/eventually.ts";
 import type { Instance } from "../src/instance.ts";
 import { lookAtMachine } from "../src/leak-check.ts";
+import { poolFull } from "../src/pool-full.ts";
 import { sandboxProcess, slotOf } from "../src/sandbox-process.ts";
 import { useInstance } from "../src/use-instance.ts";
 
@@ -23,15 +24,6 @@ describe("the host's crashes", () => {
       instance.names.slotNetnsPattern.test(name),
     );
     return Math.max(state["machine directory"].size, namespaces.length);
-  }
-
-  async function poolIsFull(): Promise<void> {
-    await eventually(
-      "the pool to be full",
-      async () =>
-        (await instance.host.health()).pool.find(({ template }) => template === "base")?.ready === 2,
-      30_000,
-    );
   }
 
   test("leave running machines running: the next host takes them over, usable, with their deadlines", async () => {
@@ -56,7 +48,7 @@ describe("the host's crashes", () => {
   });
 
   test("in the middle of 20 creates leave no half machine: each runs and works, or has ended with a reason", async () => {
-    await poolIsFull();
+    await poolFull(instance, "base", { ready: 2, timeoutMs: 30_000 });
     const ids = Array.from({ length: 20 }, () => newSandboxId());
     const answers = ids.map((id) =>
       instance.host.create({}, id).then(

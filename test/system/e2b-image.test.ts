@@ -206,7 +206,7 @@ describe("templates made from container images", () => {
       Buffer.from(`${LOGIN.username}:${LOGIN.password}`).toString("base64"),
     ]) {
       for (const folder of ["logs", "server", "host"])
-        expect(filesThatHold(join(torpor().stateDir, folder), Buffer.from(secret)).found).toEqual([]);
+        expect(filesThatHold(join(torpor().stateDir, folder), secret).found).toEqual([]);
     }
   });
 

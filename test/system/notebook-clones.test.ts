@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { eventually } from "../src/eventually.ts";
 import { Notebook } from "../src/notebook.ts";
+import { poolFull } from "../src/pool-full.ts";
 import { useInstance } from "../src/use-instance.ts";
 
 const instance = useInstance({ pool: 1 });
@@ -42,14 +42,7 @@ test("two clones of one warm kernel draw different numbers in every generator, a
 });
 
 test("a waiting copy is given out with its kernel reseeded, attested, and quick at the first cell", async () => {
-  await eventually(
-    "a waiting copy",
-    async () =>
-      (await instance().host.health()).pool.some(
-        ({ template, ready }) => template === "code-interpreter" && ready > 0,
-      ),
-    60_000,
-  );
+  await poolFull(instance(), "code-interpreter", { ready: 1 });
   const { id, source, notebook } = await clone("pool");
   expect(source).toBe("pool");
   const { attestation } = await instance().host.get(id);

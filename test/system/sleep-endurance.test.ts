@@ -8,7 +8,7 @@ const CYCLES = 50;
 const RACES = 100;
 /** The clocks' sleep is a real minute: the others fill it. */
 const SLEEP_MS = 60_000;
-const NAP_S = 30;
+const NAP_S = 15;
 const TEST_TIMEOUT_MS = 300_000;
 
 /** Side by side, each on a machine of its own. */
