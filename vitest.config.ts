@@ -1,6 +1,7 @@
+import { availableParallelism } from "node:os";
 import { defineConfig } from "vitest/config";
 
-// Unit suites live beside their package (`<package>/test`); system suites that need root,
+// Unit suites live beside their package (`<package>/test`), as many at once as there are processors; system suites that need root,
 // runsc and a built template live in `test/system` and run one file at a time.
 export default defineConfig({
   resolve: { conditions: ["source"] },
@@ -13,6 +14,8 @@ export default defineConfig({
           name: "unit",
           include: ["{protocol,base,host,server,sdk,cli}/test/**/*.test.ts"],
           testTimeout: 20_000,
+          // By default one fewer: half of a machine of two.
+          maxWorkers: availableParallelism(),
         },
       },
       {

@@ -37,7 +37,7 @@ describe("an agent that does not answer", () => {
     await torpor().host.output(id, "(bash -c 'b() { b | b & }; b' > /dev/null 2>&1 &) ; sleep 0.1");
     // Five times the patience with an idle machine.
     await new Promise((resolve) => setTimeout(resolve, 20_000));
-    expect((await torpor().host.get(id)).state).toBe("running");
+    expect(await torpor().host.get(id)).toMatchObject({ state: "running", message: null });
     expect(await torpor().host.end(id)).toMatchObject({ state: "ended", reason: "user" });
   });
 });
@@ -115,7 +115,7 @@ describe("a host that comes back to 30 machines", () => {
     const answers = await Promise.all(rest.slice(8).map((id) => instance.host.output(id, "hostname")));
     const usableAfterMs = performance.now() - startedAt;
     process.stdout.write(
-      `a host that comes back to 30 machines takes ${ownMs} ms from its first line to serving; all that ran have run a command ${Math.round(usableAfterMs)} ms after its process was started from source\n`,
+      `a host that comes back to 30 machines takes ${ownMs} ms from its first line to serving; all that ran have run a command ${Math.round(usableAfterMs)} ms after its process was started\n`,
     );
     expect(answers).toEqual(rest.slice(8));
     // Loading the program from its TypeScript takes seconds on a busy machine; what is installed takes 0.3 s.
