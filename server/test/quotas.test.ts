@@ -96,6 +96,29 @@ test("one that sleeps makes room for another awake, and is woken by nothing whil
   expect((await world.exec(first.body["id"] as string, { cmd: "true" })).status).toBe(200);
 });
 
+test("one that its host wakes by itself is put back to sleep where there is no room for it, as often as it takes", async () => {
+  await limit({ sandboxes_awake: 1 });
+  const id = (await create(lasting("t"))).body["id"] as string;
+  await move(id, "hibernate");
+  const second = await create(lasting("t"));
+  world.host.fault({ on: /POST .*\/hibernate/, kind: "error" });
+  await world.host.move(id, "wake"); // for work that came while it fell asleep
+  const asked = (): number => world.host.requests.filter((line) => line.includes(`${id}/hibernate`)).length;
+  await eventually(() => asked() === 2);
+  expect(world.host.machines.get(id)?.machine.state).toBe("running");
+  world.server.watch.reconcileSoon();
+  await eventually(() => world.host.machines.get(id)?.machine.state === "hibernated");
+  const shown = async (): Promise<Record<string, unknown>> =>
+    (await world.call("GET", `/v1/sandboxes/${id}`)).body;
+  await eventually(async () => (await shown())["generation"] === 2);
+  expect(await shown()).toMatchObject({ state: "hibernated" });
+  expect((await world.call("GET", "/v1/account")).body).toMatchObject({ usage: { sandboxes_awake: 1 } });
+  await move(second.body["id"], "hibernate");
+  await world.host.move(id, "wake");
+  await eventually(async () => (await shown())["state"] === "running");
+  expect((await move(second.body["id"], "wake")).status).toBe(403);
+});
+
 test("a wake that the host refuses counts for nothing afterwards", async () => {
   await limit({ sandboxes_awake: 1 });
   const { body } = await create(lasting("t"));

@@ -6,10 +6,12 @@ import type { SandboxStore } from "../store/sandbox-store.ts";
 import { tellsNews, toldHoldings } from "../ledger/binding-changes.ts";
 import { tellsMoves, toldUse } from "../usage/metered.ts";
 import { stateWay } from "./state-way.ts";
+import type { UnaskedWakes } from "./unasked-wakes.ts";
 
 export interface MachineFollowerOptions {
   store: SandboxStore;
   placement: Placement;
+  unaskedWakes: UnaskedWakes;
   onEnded: (record: SandboxRecord, machine: Machine) => Promise<SandboxRecord>;
 }
 
@@ -63,7 +65,7 @@ export class MachineFollower {
   }
 
   async #follow(seen: SandboxRecord): Promise<SandboxRecord> {
-    const { store, placement, onEnded } = this.#options;
+    const { store, placement, unaskedWakes, onEnded } = this.#options;
     const host = await placement.of(seen.host);
     const machine = await host.client.findMachine(seen);
     let record = (await store.reload(seen)) ?? seen;
@@ -71,6 +73,12 @@ export class MachineFollower {
     for (let tries = 0; tries < MAX_TRIES; tries += 1) {
       if (machine === undefined || isEnding(record.state) || record.state === "creating") return record;
       if (machine.state === "ended" || machine.state === "failed") return await onEnded(record, machine);
+      if (record.state === "hibernated" && (machine.state === "running" || machine.state === "paused")) {
+        // A wake that was asked for by way of a server has its record in `waking` where there are limits.
+        const admitted = await unaskedWakes.admit(record);
+        if (admitted === undefined) return record;
+        record = admitted;
+      }
       const moved = await this.#step(record, machine);
       if (moved !== undefined) return moved;
       record = (await store.reload(record)) ?? record;

@@ -26,6 +26,7 @@ import { toldHoldings } from "../ledger/binding-changes.ts";
 import { toldUse } from "../usage/metered.ts";
 import { SandboxEnds } from "./sandbox-ends.ts";
 import { sandboxEnded, sandboxNotFound } from "./sandbox-errors.ts";
+import { UnaskedWakes } from "./unasked-wakes.ts";
 
 export interface SandboxesOptions {
   store: SandboxStore;
@@ -81,6 +82,7 @@ export class Sandboxes {
     this.#follower = new MachineFollower({
       store: options.store,
       placement: options.placement,
+      unaskedWakes: new UnaskedWakes(options),
       onEnded: (record, machine) => this.#ends.noteEnded(record, machine),
     });
     this.#placement = options.placement;
