@@ -14,6 +14,7 @@ import { registerKey } from "./commands/key.ts";
 import { registerLedger } from "./commands/ledger.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerLs } from "./commands/ls.ts";
+import { registerMetrics } from "./commands/metrics.ts";
 import { registerNetwork } from "./commands/network.ts";
 import { registerPort } from "./commands/port.ts";
 import { registerPromote } from "./commands/promote.ts";
@@ -52,6 +53,7 @@ const REGISTRATIONS = [
   registerNetwork,
   registerPromote,
   registerState,
+  registerMetrics,
   registerCode,
   registerPort,
   registerLogs,

@@ -85,3 +85,22 @@ it("price set changes what is named and leaves the rest", async () => {
   expect(api.sent.get("PUT /v1/prices")).toEqual({ ...prices, vcpu_hour: 9 });
   expect((await cli("price", "show")).stdout).toMatch(/EUR +FOR\n1 +a core held/);
 });
+
+it("metrics shows what a sandbox uses over time", async () => {
+  const id = `s${"m".repeat(25)}`;
+  const items = [
+    {
+      at: "2026-11-30T12:00:00.000Z",
+      cpu_used_percent: 12.34,
+      memory_used_bytes: 3 * 1024 ** 2,
+      memory_cache_bytes: 0,
+      disk_used_bytes: 2048,
+    },
+  ];
+  api.scripted.set(`GET /v1/sandboxes/${id}`, { id });
+  api.scripted.set(`GET /v1/sandboxes/${id}/metrics`, { items });
+  const { stdout } = await cli("metrics", id, "--from", "2026-11-30");
+  expect(stdout).toMatch(/AT +CPU +MEMORY +CACHE +DISK/);
+  expect(stdout).toMatch(/2026-11-30T12:00:00\.000Z +12\.3% +3\.0 MiB +0 B +2\.0 KiB/);
+  expect(JSON.parse((await cli("metrics", id, "--json")).stdout)).toEqual({ items });
+});

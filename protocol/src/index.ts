@@ -21,6 +21,7 @@ export * from "./policies.ts";
 export * from "./preview-url.ts";
 export * from "./price.ts";
 export * from "./sandbox.ts";
+export * from "./sandbox-sample.ts";
 export * from "./state.ts";
 export * from "./states.ts";
 export * from "./status.ts";

@@ -10,7 +10,18 @@ import unittest
 from pathlib import Path
 from typing import Any, Dict, Set
 
-from torpor import ApiKey, ExecResult, FileEntry, PreviewUrl, Sandbox, SandboxInfo, SandboxProcess, Template
+from torpor import (
+    ApiKey,
+    ExecResult,
+    FileEntry,
+    LedgerEntry,
+    PreviewUrl,
+    Sandbox,
+    SandboxInfo,
+    SandboxProcess,
+    SandboxSample,
+    Template,
+)
 from torpor._error_answers import _CLASS_BY_CODE, _CLASS_BY_STATUS
 
 _ERROR_CODES = Path(__file__).parents[2] / "protocol" / "src" / "error-codes.ts"
@@ -36,6 +47,10 @@ class OpenApi(unittest.TestCase):
 
     def schema_fields(self, name: str) -> Set[str]:
         return set(self.description["components"]["schemas"][name]["properties"])
+
+    def item_fields(self, path: str) -> Set[str]:
+        content = self.description["paths"][path]["get"]["responses"]["200"]["content"]
+        return set(content["application/json"]["schema"]["properties"]["items"]["items"]["properties"])
 
     def assert_takes(self, function: Any, fields: Set[str]) -> None:
         missing = fields - set(inspect.signature(function).parameters)
@@ -67,6 +82,8 @@ class OpenApi(unittest.TestCase):
         self.assert_has(Template, self.schema_fields("Template"))
         self.assert_has(PreviewUrl, self.schema_fields("PreviewUrl"))
         self.assert_has(ApiKey, self.schema_fields("ApiKey"))
+        self.assert_has(SandboxSample, self.item_fields("/v1/sandboxes/{id}/metrics"))
+        self.assert_has(LedgerEntry, self.item_fields("/v1/ledger") - {"v"})
 
 
 @unittest.skipUnless(_ERROR_CODES.is_file(), "protocol/ is not there: this is not a checkout of Torpor")

@@ -49,3 +49,10 @@ class Ports(unittest.TestCase):
             "DELETE", f"/v1/sandboxes/{ID}/urls/url_2", lambda call: call.send_failure(404, "not_found")
         )
         self.assertIs(self.sandbox.revoke_preview_url("url_2"), False)
+
+    def test_the_owner_has_a_way_of_their_own_to_a_port(self) -> None:
+        request = self.sandbox.port_request(3000, "api?q=1")
+        self.assertEqual(request.url, f"{self.server.url}/v1/sandboxes/{ID}/ports/3000/api?q=1")
+        self.assertRegex(request.headers["authorization"], "^Bearer .")
+        self.assertNotIn("Bearer", repr(request))
+        self.assertTrue(self.sandbox.port_request(3000).url.endswith("/ports/3000/"))

@@ -44,11 +44,14 @@ from .file_entry import FileEntry
 from .file_watcher import FileChange, FileWatcher
 from .filesystem import SandboxFilesystem
 from .fork_result import ForkResult
+from .ledger import Ledger, LedgerEntry
 from .paged_list import Page, PagedList
+from .port_request import PortRequest
 from .preview_urls import PreviewUrl
 from .sandbox import Sandbox
 from .sandbox_info import AttestedStep, Attestation, HibernationImage, SandboxInfo
 from .sandbox_process import SandboxProcess
+from .sandbox_sample import SandboxSample
 from .snapshots import Snapshot, Snapshots
 from .state_inventory import Forecast, Lifecycle, StateInventory, Survival
 from .templates import BuildProgress, Template, TemplateBuild, Templates
@@ -93,12 +96,15 @@ __all__ = [
     "ForkResult",
     "HibernationImage",
     "InvalidRequestError",
+    "Ledger",
+    "LedgerEntry",
     "Lifecycle",
     "NoSpaceError",
     "NotFoundError",
     "Page",
     "PagedList",
     "PermissionError",
+    "PortRequest",
     "PreviewUrl",
     "QuotaExceededError",
     "RateLimitError",
@@ -109,6 +115,7 @@ __all__ = [
     "SandboxFilesystem",
     "SandboxInfo",
     "SandboxProcess",
+    "SandboxSample",
     "Snapshot",
     "Snapshots",
     "StateInventory",

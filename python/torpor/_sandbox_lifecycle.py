@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, Optional, Sequence, cast
+from datetime import datetime
+from typing import List, Literal, Optional, Sequence, cast
 
+from ._answered_list import answered_list
 from ._create_request import MaybeSeconds
 from ._request import UNSET, Request
 from ._sandbox_resource import SandboxResource
+from ._wire_time import iso_time
 from .events import EventStream
 from .errors import NotFoundError, SandboxEndedError
 from .network_policy import Network, network_wire
 from .sandbox_info import SandboxInfo
+from .sandbox_sample import SandboxSample, sandbox_sample
 from .snapshots import Snapshot, snapshot
 from .state_inventory import Lifecycle, StateInventory
 
@@ -147,6 +151,25 @@ class SandboxLifecycle(SandboxResource):
     def state(self, *, call_timeout_seconds: Optional[float] = None) -> StateInventory:
         """What it holds, by the six kinds of state, and what of it would survive which operation."""
         return cast(StateInventory, self._ask("GET", "/state", None, {}, call_timeout_seconds))
+
+    def metrics(
+        self,
+        *,
+        since: Optional[datetime] = None,
+        until: Optional[datetime] = None,
+        call_timeout_seconds: Optional[float] = None,
+    ) -> List[SandboxSample]:
+        """What it uses over time, oldest first: a sample every 5 s in which it ran, the last hour's at most, and one of now.
+
+        A time without a zone is UTC. Wakes nothing. A restart of its host begins anew.
+        """
+        request = Request(
+            "GET",
+            f"{self._path}/metrics",
+            query={"from": iso_time(since), "to": iso_time(until)},
+            call_timeout_seconds=call_timeout_seconds,
+        )
+        return [sandbox_sample(wire) for wire in answered_list(self._transport.json(request), "samples")]
 
     def logs(self, *, call_timeout_seconds: Optional[float] = None) -> str:
         """The console of the machine, its last part."""

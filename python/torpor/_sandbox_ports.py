@@ -8,11 +8,20 @@ from ._answered_list import answered_list
 from ._request import Request, path_segment
 from ._sandbox_resource import SandboxResource
 from .errors import NotFoundError
+from .port_request import PortRequest
 from .preview_urls import PreviewUrl, preview_url
 
 
 class SandboxPorts(SandboxResource):
     """The part of Sandbox about its ports. Programs inside must listen on 0.0.0.0, not on 127.0.0.1."""
+
+    def port_request(self, port: int, path: str = "/") -> PortRequest:
+        """URL and headers for requests of your own to a port; any method and body, any path behind the URL."""
+        below = path if path.startswith("/") else f"/{path}"
+        return PortRequest(
+            url=f"{self._transport.connection.url}{self._path}/ports/{int(port)}{below}",
+            headers=self._transport.authorization(),
+        )
 
     def preview_url(
         self,

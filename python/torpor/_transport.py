@@ -183,12 +183,16 @@ class Transport:
         deadline.restart()
         return was_sent
 
-    def _headers(self, request: Request) -> Dict[str, str]:
+    def authorization(self) -> Dict[str, str]:
+        """The header that holds the API key. Raises ConfigurationError when there is none."""
         if self._api_key is None:
             # Only a key that was read is remembered: the file may be there at the next request.
             self._api_key = read_api_key(self.connection)
+        return {"authorization": f"Bearer {self._api_key}"}
+
+    def _headers(self, request: Request) -> Dict[str, str]:
         headers = {
-            "authorization": f"Bearer {self._api_key}",
+            **self.authorization(),
             "user-agent": f"torpor-sdk-python/{VERSION}",
             "accept": request.accept,
         }

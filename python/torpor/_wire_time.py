@@ -33,3 +33,10 @@ def parse_time(value: Any) -> Optional[datetime]:
 def required_time(value: Any) -> datetime:
     """The same where the wire promises a time; the epoch when it is unreadable, so that no list fails for one entry."""
     return parse_time(value) or datetime.fromtimestamp(0, timezone.utc)
+
+
+def iso_time(time: Optional[datetime]) -> Optional[str]:
+    """Ours to the wire's. A time without a zone is UTC."""
+    if time is None:
+        return None
+    return (time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)).isoformat()

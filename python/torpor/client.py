@@ -14,6 +14,7 @@ from .usage import Usage
 from .api_keys import ApiKeys
 from .events import EventStream
 from .errors import ConfigurationError
+from .ledger import Ledger
 from .snapshots import Snapshots
 from .templates import Templates
 from .webhooks import Webhooks
@@ -60,6 +61,7 @@ class Torpor(Closing):
         self.accounts = Accounts(self._transport)
         self.usage = Usage(self._transport)
         self.webhooks = Webhooks(self._transport)
+        self.ledger = Ledger(self._transport)
 
     @property
     def url(self) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ._request import QueryValue, Request, json_fields, path_segment
 from ._transport import Transport
-from ._wire_time import required_time
+from ._wire_time import iso_time, required_time
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Usage:
         From the first of this month (UTC) until now, unless told otherwise. What lies partly within counts in part.
         """
         query: Dict[str, QueryValue] = {
-            "from": _iso(since),
-            "to": _iso(until),
+            "from": iso_time(since),
+            "to": iso_time(until),
             "group_by": ",".join(group_by),
             "tenant": tenant,
             "template": template,
@@ -152,10 +152,3 @@ def _budget(wire: Mapping[str, Any]) -> Budget:
         state=wire["state"],
         renews_at=required_time(wire.get("renews_at")),
     )
-
-
-def _iso(time: Optional[datetime]) -> Optional[str]:
-    """A time without a zone is UTC."""
-    if time is None:
-        return None
-    return (time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)).isoformat()

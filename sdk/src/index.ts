@@ -83,6 +83,7 @@ export type {
 } from "./sandbox-files.ts";
 export type { Network, NetworkPolicy, NetworkRules } from "./network-policy.ts";
 export type { HibernateOptions, Lifecycle, LifecycleUpdate } from "./sandbox-lifecycle.ts";
+export type { MetricsOptions, SandboxSample } from "./sandbox-sample.ts";
 export type { SandboxStateInventory, StateKind, StateOptions, Survival } from "./sandbox-state.ts";
 export type { Snapshot, SnapshotFilter, SnapshotOptions, Snapshots } from "./snapshots.ts";
 export type { Attestation, OnExpire, OnIdle, SandboxInfo, SandboxState } from "./sandbox-info.ts";

@@ -36,6 +36,7 @@ import {
   type LifecycleUpdate,
   SandboxLifecycle,
 } from "./sandbox-lifecycle.ts";
+import { type MetricsOptions, sandboxMetrics, type SandboxSample } from "./sandbox-sample.ts";
 import { sandboxState, type SandboxStateInventory, type StateOptions } from "./sandbox-state.ts";
 import { type Snapshot, type SnapshotOptions, takeSnapshot } from "./snapshots.ts";
 import type { SandboxProcess } from "./sandbox-process.ts";
@@ -303,6 +304,14 @@ export class Sandbox implements AsyncDisposable {
   /** A URL that lets whoever has it reach a port in here: `ports.publish`. */
   previewUrl(port: number, options: PreviewUrlOptions = {}): Promise<CreatedPreviewUrl> {
     return this.ports.publish(port, options);
+  }
+
+  /**
+   * What it uses over time: a sample every 5 s in which it ran, the last hour's at most, and one of now while it runs, oldest
+   * first. Wakes nothing. A restart of its host begins anew.
+   */
+  metrics(options: MetricsOptions = {}): Promise<SandboxSample[]> {
+    return sandboxMetrics(this.#transport, this.#path, options);
   }
 
   /** The console of the machine, its last part. */

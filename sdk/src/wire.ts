@@ -277,6 +277,14 @@ export interface KeyWire {
   revoked_at: string | null;
 }
 
+export interface SandboxSampleWire {
+  at: string;
+  cpu_used_percent: number;
+  memory_used_bytes: number;
+  memory_cache_bytes: number;
+  disk_used_bytes: number;
+}
+
 export interface LedgerEntryWire {
   v: 1;
   seq: number;

@@ -42,6 +42,7 @@ export const shapesAgree: [
   Same<wire.WebhookWire, protocol.Webhook>,
   Same<SentNames<sdk.WebhookCreateOptions, CallNames>, keyof protocol.CreateWebhookRequest>,
   Same<SnakeCase<keyof sdk.WebhookChanges>, keyof protocol.UpdateWebhookRequest>,
+  Same<wire.SandboxSampleWire, protocol.SandboxSample>,
   Same<wire.LedgerEntryWire, protocol.ShownLedgerEntry>,
   Same<wire.LedgerCheckpointWire, protocol.LedgerCheckpoint>,
   Same<wire.AccountWire, protocol.Account>,
@@ -71,6 +72,7 @@ export const shapesAgree: [
   Same<advice.WorkloadWire, protocol.Workload>,
   Same<SentNames<sdk.AdviseOptions, keyof sdk.CallOptions>, keyof protocol.AdviseRequest>,
 ] = [
+  true,
   true,
   true,
   true,

@@ -6,6 +6,7 @@ import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
 import { renderTable } from "../output/table.ts";
+import { parseTime } from "../terminal/time.ts";
 
 interface UsageFlags {
   from?: Date;
@@ -155,13 +156,6 @@ function registerPrice(program: Command, context: CliContext): void {
     const prices = await usage.setPrices(changed, { account });
     invocation.answer(wireForm(prices), () => renderPrices(prices));
   });
-}
-
-function parseTime(text: string): Date {
-  const time = new Date(text);
-  if (Number.isNaN(time.getTime()))
-    throw new InvalidArgumentError("must be a time, such as 2026-01-31 or 2026-01-31T12:00:00Z");
-  return time;
 }
 
 function parseGroups(text: string): UsageGroup[] {

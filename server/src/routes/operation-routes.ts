@@ -1,23 +1,10 @@
-import { CodedError } from "@torpor/protocol";
+import { CodedError, sandboxSampleSchema } from "@torpor/protocol";
 import { z } from "zod";
 import { requireWholeServer } from "../auth/whole-server.ts";
 import { sendText } from "../http/answer.ts";
 import { SENT } from "../http/api.ts";
 import { pipeline } from "node:stream/promises";
 import type { RouteDeps } from "./route-deps.ts";
-
-/** What a sandbox used, at moments. */
-const sampleListSchema = z.object({
-  items: z.array(
-    z.object({
-      at: z.string(),
-      cpu_used_percent: z.number().describe("Since the sample before; 100: all the CPU it may have."),
-      memory_used_bytes: z.number().describe("Without what can be let go of; its runtime's own is in it."),
-      memory_cache_bytes: z.number().describe("Pages of files, which can be let go of."),
-      disk_used_bytes: z.number().describe("What its changes to the file system take on the host."),
-    }),
-  ),
-});
 
 const healthSchema = z.object({
   status: z.enum(["ok", "degraded"]),
@@ -100,7 +87,9 @@ export function addOperationRoutes(deps: RouteDeps): void {
         from: z.iso.datetime({ offset: true }).optional().describe("RFC 3339. Default: the oldest there is."),
         to: z.iso.datetime({ offset: true }).optional().describe("RFC 3339. Default: now."),
       }),
-      answers: { 200: { description: "The samples", schema: sampleListSchema } },
+      answers: {
+        200: { description: "The samples", schema: z.object({ items: z.array(sandboxSampleSchema) }) },
+      },
     },
     async (call) => {
       const record = await deps.sandboxes.require(call.caller.scope, call.param("id"));
