@@ -271,4 +271,37 @@ describe("guard rails", () => {
     expect(await watch.sweep(scope)).toBe(1);
     client.close();
   });
+
+  test("of more than are looked at in one sweep the next sweeps look at the others, and then at all again", async () => {
+    const made = [];
+    for (let count = 0; count < 3; count += 1)
+      made.push(await create({ persistent: true, tenant: "acme", on_idle: "none" }));
+    for (const { id } of made) {
+      const holds = world.host.machines.get(id)?.machine.holds;
+      holds?.push({ kind: "exec", what: "exec_1", since: made[0]?.created_at ?? "" });
+    }
+    const clock = { ...systemClock, now: () => Date.now() + 2 * 3_600_000 };
+    const client = new HostClient({ url: world.host.url, token: world.host.token });
+    const watch = new IdleWatch({
+      sandboxes: world.server.sandboxStore,
+      events: world.server.eventStore,
+      placement: new FixedPlacement([new HostLink(client, clock)], silentLog),
+      prices: () => Promise.resolve(DEFAULT_PRICES),
+      clock,
+      log: silentLog,
+      atOnce: 1,
+    });
+    const scope = ServerScope.forHousekeeping();
+    const seen = async (): Promise<(string | undefined)[]> => {
+      const before = world.host.requests.length;
+      for (let sweep = 0; sweep < 4; sweep += 1) await watch.sweep(scope);
+      const asked = world.host.requests.slice(before);
+      return asked.flatMap((line) => /^GET \/v1\/machines\/(s\w+)/.exec(line)?.[1] ?? []);
+    };
+    for (const asked of [await seen(), await seen()]) {
+      expect(asked).toHaveLength(3);
+      expect(new Set(asked)).toEqual(new Set(made.map(({ id }) => id)));
+    }
+    client.close();
+  });
 });

@@ -4,7 +4,7 @@ import type { ServerScope } from "../auth/tenant-scope.ts";
 import type { Placement } from "../host/placement.ts";
 import type { EventStore } from "../store/event-store.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
-import type { SandboxStore } from "../store/sandbox-store.ts";
+import type { IdlePlace, SandboxStore } from "../store/sandbox-store.ts";
 
 export interface IdleWatchOptions {
   sandboxes: SandboxStore;
@@ -14,27 +14,31 @@ export interface IdleWatchOptions {
   prices: (account: string) => Promise<Prices>;
   clock: Clock;
   log: Log;
+  /** How many are looked at in one sweep; the next goes on behind them. Default 500. */
+  atOnce?: number;
 }
 
 /** Awake and unused for so long is worth a word: six times the default idle timeout, milliseconds. */
 const LONG_MS = 30 * 60_000;
-const MOST_AT_ONCE = 500;
 const DAY_SECONDS = 86_400;
 
 /** Names sandboxes that have been awake for long and are not used, with what that costs. */
 export class IdleWatch {
-  readonly #options: IdleWatchOptions;
+  readonly #options: Required<IdleWatchOptions>;
+  #place: IdlePlace | null = null;
 
   constructor(options: IdleWatchOptions) {
-    this.#options = options;
+    this.#options = { atOnce: 500, ...options };
   }
 
   /** @returns of how many it told: each once in an idle spell. A host that does not answer is looked at the next time. */
   async sweep(scope: ServerScope): Promise<number> {
-    const { sandboxes, clock, log } = this.#options;
+    const { sandboxes, clock, log, atOnce } = this.#options;
     let told = 0;
     const away = new Set<string>();
-    for (const record of await sandboxes.idleSince(scope, clock.now() - LONG_MS, MOST_AT_ONCE)) {
+    const idle = await sandboxes.idleSince(scope, clock.now() - LONG_MS, this.#place, atOnce);
+    this.#place = idle.next;
+    for (const record of idle.records) {
       if (away.has(record.host)) continue;
       try {
         if (await this.#look(record)) told += 1;

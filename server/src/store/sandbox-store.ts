@@ -27,6 +27,13 @@ export interface AddressHolder {
   readonly id: string;
 }
 
+/** A place in the list of idle sandboxes: behind this one. */
+export interface IdlePlace {
+  /** When it was last active, Unix milliseconds. */
+  at: number;
+  id: string;
+}
+
 /**
  * The sandboxes' records. Requests reach them through a {@link TenantScope}, the watch on a host through its own store: no
  * function takes a bare id. States change in `advance` alone, by compare-and-set on (id, state, generation).
@@ -130,17 +137,36 @@ export class SandboxStore {
     return countSandboxes({ db: this.#db, kind: this.#kind }, scope, filter);
   }
 
-  /** At most `limit` sandboxes that run and have not been active since `before`, as far as is on record, the longest first. */
-  async idleSince(_scope: ServerScope, before: number, limit: number): Promise<SandboxRecord[]> {
-    const rows = await this.#db
+  /**
+   * At most `limit` sandboxes that run and have not been active since `before`, as far as is on record, the longest first.
+   *
+   * @param after where an earlier call left off; null for the first
+   * @returns them, and where to go on; null at the end
+   */
+  async idleSince(
+    _scope: ServerScope,
+    before: number,
+    after: IdlePlace | null,
+    limit: number,
+  ): Promise<{ records: SandboxRecord[]; next: IdlePlace | null }> {
+    let query = this.#db
       .selectFrom("sandboxes")
       .selectAll()
       .where("state", "=", "running")
-      .where("last_activity_at", "<", before)
-      .orderBy("last_activity_at")
-      .limit(limit)
-      .execute();
-    return readableRows(rows, toSandboxRecord).items;
+      .where("last_activity_at", "<", before);
+    if (after !== null)
+      query = query.where((where) =>
+        where.or([
+          where("last_activity_at", ">", after.at),
+          where.and([where("last_activity_at", "=", after.at), where("id", ">", after.id)]),
+        ]),
+      );
+    const rows = await query.orderBy("last_activity_at").orderBy("id").limit(limit).execute();
+    const last = rows.length < limit ? undefined : rows.at(-1);
+    return {
+      records: readableRows(rows, toSandboxRecord).items,
+      next: last === undefined ? null : { at: last.last_activity_at, id: last.id },
+    };
   }
 
   /** Every sandbox of an account, or of one of its tenants, that holds memory. */
