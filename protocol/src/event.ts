@@ -40,6 +40,10 @@ export const sandboxEventSchema = z.object({
   at: z.string(),
   /** Null for a budget's. */
   sandbox_id: sandboxIdSchema.nullable(),
+  /** The sandbox's name; null where it has none, and of a sandbox that is kept no longer. */
+  name: z.string().nullable(),
+  /** The sandbox's; empty of one that is kept no longer, and for a budget's. */
+  metadata: z.record(z.string(), z.string()),
   /** Null for that of an account's budget. */
   tenant: z.string().nullable(),
   generation: z.number().int().nullable(),

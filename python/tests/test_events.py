@@ -22,6 +22,8 @@ def event_wire(seq: int, state: str = "running") -> Dict[str, Any]:
         "type": f"sandbox.{state}",
         "at": "2026-11-29T16:00:00.000Z",
         "sandbox_id": SANDBOX_ID,
+        "name": "nightly",
+        "metadata": {"job_id": "41"},
         "tenant": "acme",
         "generation": 1,
         "state": state,
@@ -52,6 +54,7 @@ class Events(unittest.TestCase):
         events = list(sandbox.events(types=["sandbox.running", "sandbox.destroyed"]))
         self.assertEqual([event.id for event in events], ["evt_4", "evt_5"])
         self.assertEqual(events[0].sandbox_id, SANDBOX_ID)
+        self.assertEqual((events[0].name, events[0].metadata), ("nightly", {"job_id": "41"}))
         self.assertEqual(events[0].at.year, 2026)
         self.assertEqual(events[0].changes, {"on_expire": "hibernate"})
 

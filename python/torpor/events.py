@@ -41,6 +41,10 @@ class SandboxEvent:
     at: datetime
     #: None for a budget's, as are generation and state.
     sandbox_id: Optional[str]
+    #: The sandbox's name; None where it has none, and of a sandbox that is kept no longer.
+    name: Optional[str]
+    #: The sandbox's; empty of one that is kept no longer, and for a budget's.
+    metadata: Dict[str, str]
     #: None for that of an account's budget.
     tenant: Optional[str]
     generation: Optional[int]
@@ -153,6 +157,8 @@ def sandbox_event(wire: Mapping[str, Any]) -> SandboxEvent:
         type=wire["type"],
         at=required_time(wire.get("at")),
         sandbox_id=wire.get("sandbox_id"),
+        name=wire.get("name"),
+        metadata=dict(wire.get("metadata") or {}),
         tenant=wire.get("tenant"),
         generation=wire.get("generation"),
         state=wire.get("state"),

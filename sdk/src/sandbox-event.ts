@@ -20,6 +20,10 @@ export interface SandboxEvent {
   at: Date;
   /** Null for a budget's. */
   sandboxId: string | null;
+  /** The sandbox's name; null where it has none, and of a sandbox that is kept no longer. */
+  name: string | null;
+  /** The sandbox's; empty of one that is kept no longer, and for a budget's. */
+  metadata: Record<string, string>;
   /** Null for that of an account's budget. */
   tenant: string | null;
   /** Null for a budget's. */
@@ -41,6 +45,8 @@ export function sandboxEventFromWire(wire: EventWire): SandboxEvent {
     type: wire.type,
     at: new Date(wire.at),
     sandboxId: wire.sandbox_id,
+    name: wire.name,
+    metadata: wire.metadata,
     tenant: wire.tenant,
     generation: wire.generation,
     state: wire.state,

@@ -75,6 +75,8 @@ export interface EventWire {
     | "budget.exhausted";
   at: string;
   sandbox_id: string | null;
+  name: string | null;
+  metadata: Record<string, string>;
   tenant: string | null;
   generation: number | null;
   state: SandboxStateWire | null;

@@ -104,6 +104,17 @@ describe("a webhook", () => {
     }
   });
 
+  test("is told the sandbox's name and metadata, so that whoever hears of it need not ask whose it is", async () => {
+    await addWebhook({ types: ["sandbox.running", "sandbox.destroyed"] });
+    const named = { name: "nightly", metadata: { job: "41", "user.id": "u-7" } };
+    const { id } = await world.sandbox({ template: "base", ...named });
+    await world.call("DELETE", `/v1/sandboxes/${id}`);
+    await life();
+    await eventually(() => receiver.received.length === 4);
+    for (const { event } of receiver.received)
+      expect(event).toMatchObject(event.sandbox_id === id ? named : { name: null, metadata: {} });
+  });
+
   test("gets only the types it asked for, and nothing from before it was made", async () => {
     await life();
     await addWebhook({ types: ["sandbox.destroyed"] });

@@ -10,6 +10,7 @@ import {
 } from "@torpor/protocol";
 import type { ServerScope, TenantScope } from "../auth/tenant-scope.ts";
 import { type BudgetRecord, markBudget } from "./budget-store.ts";
+import { parseJsonColumn } from "./json-column.ts";
 import { KeptQueries } from "./kept-queries.ts";
 import type { Database } from "./open-database.ts";
 import type { SandboxRecord } from "./sandbox-record.ts";
@@ -46,6 +47,9 @@ export interface LoggedEvent {
   seq: number;
   event: SandboxEvent;
 }
+
+/** What is kept of an event. */
+type EventBody = Omit<SandboxEvent, "id" | "name" | "metadata">;
 
 /** Any number that is ours alone: PostgreSQL's advisory locks are named by numbers. */
 const APPEND_LOCK = 7_266_355_041;
@@ -94,7 +98,7 @@ export class EventStore implements EventWriter {
     changes: Record<string, unknown>,
   ): Promise<void> {
     const at = this.#clock.now();
-    const body: Omit<SandboxEvent, "id"> = {
+    const body: EventBody = {
       type,
       at: new Date(at).toISOString(),
       sandbox_id: after.id,
@@ -159,7 +163,7 @@ export class EventStore implements EventWriter {
       if (!(await markBudget(transaction, budget, to))) return false;
       if (type === undefined) return true;
       await this.#lock(transaction);
-      const body: Omit<SandboxEvent, "id"> = {
+      const body: EventBody = {
         type,
         at: new Date(at).toISOString(),
         sandbox_id: null,
@@ -188,7 +192,7 @@ export class EventStore implements EventWriter {
       sandbox_id: string;
       type: EventType;
       at: number;
-      body: Omit<SandboxEvent, "id">;
+      body: EventBody;
     },
   ): Promise<void> {
     const { account, tenant, sandbox_id, type, at } = columns;
@@ -241,28 +245,30 @@ export class EventStore implements EventWriter {
 
   /** Events in order, the caller's alone. */
   async read(scope: EventScope, filter: EventFilter): Promise<LoggedEvent[]> {
-    let query = this.#db
-      .selectFrom("events")
-      .select(["seq", "body"])
-      .where("account", "=", scope.account)
-      .where("seq", ">", filter.after);
-    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
-    if (filter.tenant !== undefined) query = query.where("tenant", "=", filter.tenant);
-    if (filter.sandboxId !== undefined) query = query.where("sandbox_id", "=", filter.sandboxId);
-    const rows = await query.orderBy("seq").limit(filter.limit).execute();
-    return rows.map(({ seq, body }) => ({ seq, event: toEvent(seq, body) }));
+    let query = this.#visible(scope).where("events.seq", ">", filter.after);
+    if (filter.tenant !== undefined) query = query.where("events.tenant", "=", filter.tenant);
+    if (filter.sandboxId !== undefined) query = query.where("events.sandbox_id", "=", filter.sandboxId);
+    const rows = await query.orderBy("events.seq").limit(filter.limit).execute();
+    return rows.map((row) => ({ seq: row.seq, event: toEvent(row) }));
   }
 
   /** The events of these numbers that are still kept. */
   async byNumber(scope: EventScope, numbers: readonly number[]): Promise<Map<number, SandboxEvent>> {
     if (numbers.length === 0) return new Map();
-    let query = this.#db
+    const rows = await this.#visible(scope)
+      .where("events.seq", "in", [...numbers])
+      .execute();
+    return new Map(rows.map((row) => [row.seq, toEvent(row)]));
+  }
+
+  /** With what is kept of the sandbox alone, which would be the same in every one of its events. */
+  #visible(scope: EventScope) {
+    const query = this.#db
       .selectFrom("events")
-      .select(["seq", "body"])
-      .where("account", "=", scope.account)
-      .where("seq", "in", [...numbers]);
-    if (scope.tenant !== null) query = query.where("tenant", "=", scope.tenant);
-    return new Map((await query.execute()).map(({ seq, body }) => [seq, toEvent(seq, body)]));
+      .leftJoin("sandboxes", "sandboxes.id", "events.sandbox_id")
+      .select(["events.seq", "events.body", "sandboxes.name", "sandboxes.metadata"])
+      .where("events.account", "=", scope.account);
+    return scope.tenant === null ? query : query.where("events.tenant", "=", scope.tenant);
   }
 
   /**
@@ -289,8 +295,19 @@ export class EventStore implements EventWriter {
   }
 }
 
-function toEvent(seq: number, body: string): SandboxEvent {
-  return { id: eventId(seq), ...(JSON.parse(body) as Omit<SandboxEvent, "id">) };
+function toEvent({
+  seq,
+  body,
+  name,
+  metadata,
+}: {
+  seq: number;
+  body: string;
+  name: string | null;
+  metadata: unknown;
+}): SandboxEvent {
+  const kept = metadata === null ? {} : (parseJsonColumn(metadata) as Record<string, string>);
+  return { id: eventId(seq), ...(JSON.parse(body) as EventBody), name, metadata: kept };
 }
 
 /** Whether `text` is the type of an event. */
