@@ -25,4 +25,6 @@ export default async function setUp(): Promise<void> {
   }
   if (templatesAreFixed()) return;
   await ensureTemplates(TEMPLATES, (line) => process.stdout.write(`${line}\n`));
+  // The run has two projects of system suites: the second need not look once more.
+  process.env.TORPOR_TEST_TEMPLATES_FIXED = "1";
 }

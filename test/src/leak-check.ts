@@ -71,7 +71,7 @@ export async function lookAtMachine(stateDir: string): Promise<MachineState> {
     mount: new Set(mountPoints().filter(bears)),
     cgroup: new Set(cgroupsNamed(`torpor-${tag}`)),
     "loop device": new Set(loopDevices().filter(bears)),
-    ip_forward: new Set([forwardingLeft(namespaces, tag)]),
+    ip_forward: new Set(forwardingLeft(namespaces, tag)),
     "machine directory": new Set(entriesOf(join(stateDir, "host", "machines"))),
   };
 }
@@ -105,13 +105,18 @@ export async function expectNoLeaks(
   );
 }
 
-/** What forwarding is but for other instances: the last to leave puts it back as it was found. */
-function forwardingLeft(namespaces: readonly { name: string }[], tag: string): string {
+/**
+ * What forwarding is but for other instances: the last to leave puts it back as it was found. Between the end of its network
+ * and that moment it is both, what it is and what it will be.
+ */
+function forwardingLeft(namespaces: readonly { name: string }[], tag: string): string[] {
   const othersUp = namespaces.some(
     ({ name }) => /^torpor-[0-9a-f]{6}$/.test(name) && name !== `torpor-${tag}`,
   );
   const turnedOn = existsSync(IP_FORWARD_MARK);
-  return othersUp && turnedOn ? "0" : readFileSync("/proc/sys/net/ipv4/ip_forward", "utf8").trim();
+  if (turnedOn && othersUp) return ["0"];
+  const now = readFileSync("/proc/sys/net/ipv4/ip_forward", "utf8").trim();
+  return turnedOn ? [now, "0"] : [now];
 }
 
 async function jsonOf<T>(argv: [string, ...string[]]): Promise<T[]> {

@@ -1,7 +1,7 @@
 import { Instance } from "./instance.ts";
 
 /**
- * Builds the named templates into the cache, once, by the host's own build route; what is built already for this
+ * Builds the named templates into the cache, once and side by side, by the host's own build route; what is built already for this
  * recipe, guest agent and runtime is only looked up.
  */
 export async function ensureTemplates(
@@ -10,8 +10,9 @@ export async function ensureTemplates(
 ): Promise<void> {
   const instance = await Instance.start();
   try {
-    for (const name of names)
-      await instance.host.buildTemplate(name, (stage) => say(`template ${name}: ${stage}`));
+    await Promise.all(
+      names.map((name) => instance.host.buildTemplate(name, (stage) => say(`template ${name}: ${stage}`))),
+    );
   } finally {
     await instance.stop();
     await instance.remove();
