@@ -13,12 +13,15 @@ source "$root/bin/lib/versions.sh"
 # Administrators' tools are not on everybody's PATH.
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
-# as_root COMMAND...: as it is for root, through sudo for others, with this PATH and nothing else of the environment.
+# as_root COMMAND...: as it is for root, through sudo for others, with this PATH, Torpor's settings and nothing else of
+# the environment. Settings are passed by name: values may be secret, and arguments are everybody's to see.
 as_root() {
   if ((EUID == 0)); then
     "$@"
   else
-    sudo -- env "PATH=$PATH" "$@"
+    local settings
+    settings="$(compgen -e -X '!TORPOR_*' | paste -sd , -)"
+    sudo ${settings:+"--preserve-env=$settings"} -- env "PATH=$PATH" "$@"
   fi
 }
 

@@ -31,6 +31,7 @@ export function describeStatus(status: LiveStatus, style: Style): string {
     ...describeTls(status, style),
     `api key  ${status.api_key_file}`,
     `state    ${status.state_dir}`,
+    ...describeSettings(status),
     `driver   ${status.driver} (${status.acceleration})`,
     `host     ${pid(status.pids.host)}`,
     `server   ${pid(status.pids.server)}`,
@@ -42,6 +43,14 @@ export function describeStatus(status: LiveStatus, style: Style): string {
         ]
       : []),
   ].join("\n");
+}
+
+/** What it was started with beside the address, which the URL tells. */
+function describeSettings({ settings }: LiveStatus): string[] {
+  const words = Object.entries(settings)
+    .filter(([name]) => name !== "TORPOR_LISTEN")
+    .map(([name, value]) => `${name}=${value}`);
+  return words.length === 0 ? [] : [`settings ${shellLine(words)}`];
 }
 
 /** Where TLS is spoken, and how clients come to trust what the instance signs itself. */

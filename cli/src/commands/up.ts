@@ -11,8 +11,8 @@ import { otherSettings, requireLocalTls, requireSameListen } from "../instance/a
 import { instanceCommand } from "../instance/instance-command.ts";
 import { missingParts } from "../instance/installation.ts";
 import { readStatus } from "../instance/instance-status.ts";
-import type { ProcessIdentity } from "../instance/process-identity.ts";
-import type { DetachMessage } from "../instance/supervise.ts";
+import { withKeptSettings } from "../instance/kept-settings.ts";
+import type { DetachMessage, StartWith } from "../instance/supervise.ts";
 import { supervisorOf } from "../instance/supervisor-lock.ts";
 import { shellLine } from "../terminal/shell-line.ts";
 import { describeStatus } from "./status.ts";
@@ -27,34 +27,38 @@ export function registerUp(program: Command, context: CliContext): void {
     .summary("start Torpor on this machine")
     .description(
       "Starts the host and the server and keeps them running. In the foreground it stays as their supervisor and ^C " +
-        "stops everything, sandboxes included; with --detach it returns once the API answers. Needs root.",
+        "stops everything, sandboxes included; with --detach it returns once the API answers. Settings of the last start (this " +
+        "address, TLS, TORPOR_* variables) hold until others are given; an empty variable takes its setting back. Needs root.",
     )
     .option("-d, --detach", "go on in the background; returns when the API answers")
     .option(
       "--listen <address>",
-      "address and port of the API (0 picks a free port)",
-      context.env["TORPOR_LISTEN"] || DEFAULT_LISTEN,
+      `address and port of the API (0 picks a free port; TORPOR_LISTEN; at first ${DEFAULT_LISTEN})`,
     )
     .option(
       "--tls",
       "speak TLS too, with a certificate of the instance's own authority (TORPOR_TLS=local asks for it as well); prints how clients trust it",
     )
-    .action(async (options: { detach?: boolean; listen: string; tls?: boolean }, command: Command) => {
+    .option("--reset-settings", "forget the settings of the last start")
+    .action(async (options: UpOptions, command: Command) => {
       const invocation = invocationOf(context, command);
-      checkListen(options.listen);
-      const localTls = asksForLocalTls(options.tls === true, context.env);
-      const listenAsked =
-        command.getOptionValueSource("listen") === "cli" || (context.env["TORPOR_LISTEN"] ?? "") !== "";
+      const { env } = context;
+      const listenAsked = options.listen ?? env["TORPOR_LISTEN"];
+      if (listenAsked) checkListen(listenAsked);
+      const asked = {
+        ...(listenAsked ? { listen: listenAsked } : {}),
+        localTls: asksForLocalTls(options.tls === true, env),
+      };
       requireRoot(
         invocation,
-        `up${options.detach === true ? " --detach" : ""}${listenAsked ? ` --listen ${options.listen}` : ""}${options.tls === true ? " --tls" : ""}`,
+        `up${options.detach === true ? " --detach" : ""}${listenAsked ? ` --listen ${listenAsked}` : ""}${options.tls === true ? " --tls" : ""}${options.resetSettings === true ? " --reset-settings" : ""}`,
       );
-      const asked = { ...(listenAsked ? { listen: options.listen } : {}), localTls };
       const supervisor = supervisorOf(invocation.paths.supervisorLock);
       if (supervisor !== null) {
-        await answerRunning(invocation, supervisor, asked);
+        await answerRunning(invocation, asked, options.resetSettings === true);
         return;
       }
+      const start = toStartWith(invocation, asked, options.resetSettings === true);
       const missing = missingParts(context.installation);
       if (missing.length > 0) {
         throw new CodedError(
@@ -64,12 +68,11 @@ export function registerUp(program: Command, context: CliContext): void {
       }
       if (options.detach === true) {
         try {
-          await startDetached(invocation, options.listen, localTls);
+          await startDetached(invocation, start);
         } catch (error) {
           // Another `up` may have been a moment quicker: then there is an instance, which is what was asked for.
-          const quicker = supervisorOf(invocation.paths.supervisorLock);
-          if (quicker === null) throw error;
-          await answerRunning(invocation, quicker, asked);
+          if (supervisorOf(invocation.paths.supervisorLock) === null) throw error;
+          await answerRunning(invocation, asked, options.resetSettings === true);
           return;
         }
         const status = await readStatus(invocation.paths, invocation.context.installation);
@@ -77,10 +80,28 @@ export function registerUp(program: Command, context: CliContext): void {
         return;
       }
       const { superviseUntilTold } = await import("../instance/supervise.ts"); // only the long-running one needs all that
-      await superviseUntilTold(invocation, { listen: options.listen, localTls }, (status) =>
-        describeStatus(status, invocation.style),
-      );
+      await superviseUntilTold(invocation, start, (status) => describeStatus(status, invocation.style));
     });
+}
+
+interface UpOptions {
+  detach?: boolean;
+  listen?: string;
+  tls?: boolean;
+  resetSettings?: boolean;
+}
+
+/** What `up` starts an instance with: what is asked for, then the settings of the last start, then the defaults. */
+function toStartWith(
+  { paths, context }: Invocation,
+  asked: { listen?: string; localTls: boolean },
+  reset: boolean,
+): StartWith {
+  const given: NodeJS.ProcessEnv = { ...context.env, ...(asked.localTls ? { TORPOR_TLS: "local" } : {}) };
+  const env: NodeJS.ProcessEnv = reset ? given : withKeptSettings(paths, given);
+  const listen = asked.listen ?? (env["TORPOR_LISTEN"] || DEFAULT_LISTEN);
+  checkListen(listen);
+  return { listen, localTls: asksForLocalTls(false, env), env };
 }
 
 /** `host:port`, `[v6]:port`; the port from 0 to 65535. */
@@ -117,14 +138,14 @@ export function requireRoot(invocation: Invocation, command: string): void {
 /** Tells of the instance that runs already. @throws CodedError `conflict` when it is not as asked */
 async function answerRunning(
   invocation: Invocation,
-  supervisor: ProcessIdentity,
   asked: { listen?: string; localTls: boolean },
+  reset: boolean,
 ): Promise<void> {
   const { paths, context } = invocation;
   const status = await waitForInstance(invocation);
   if (asked.listen !== undefined) requireSameListen(paths, asked.listen);
   if (asked.localTls) requireLocalTls(paths);
-  const others = otherSettings(context.env, supervisor);
+  const others = otherSettings(paths, context.env, reset);
   invocation.note("Torpor runs already.");
   if (others.length > 0)
     invocation.note(
@@ -148,7 +169,7 @@ async function waitForInstance(invocation: Invocation): ReturnType<typeof readSt
 }
 
 /** Starts this same program once more, in a session of its own, and waits until it serves. */
-async function startDetached(invocation: Invocation, listen: string, localTls: boolean): Promise<void> {
+async function startDetached(invocation: Invocation, { listen, localTls, env }: StartWith): Promise<void> {
   const { paths, context } = invocation;
   mkdirSync(paths.logsDir, { recursive: true });
   const logPath = join(paths.logsDir, "supervisor.log");
@@ -168,8 +189,9 @@ async function startDetached(invocation: Invocation, listen: string, localTls: b
       "--listen",
       listen,
       ...(localTls ? ["--tls"] : []),
+      "--reset-settings", // those kept are in its environment already
     ],
-    { detached: true, cwd: context.installation.root, env: context.env, stdio: ["ignore", log, log, "ipc"] },
+    { detached: true, cwd: context.installation.root, env, stdio: ["ignore", log, log, "ipc"] },
   );
   closeSync(log);
   const answer = await new Promise<DetachMessage>((resolve) => {

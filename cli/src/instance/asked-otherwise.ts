@@ -1,20 +1,11 @@
-import { readFileSync } from "node:fs";
 import { CodedError } from "@torpor/protocol";
 import { instanceCommand } from "./instance-command.ts";
 import type { InstancePaths } from "./instance-paths.ts";
-import type { ProcessIdentity } from "./process-identity.ts";
+import { readKeptSettings, settingsIn } from "./kept-settings.ts";
 import { readInstanceFile } from "./run-file.ts";
 
-/** Variables that say how to reach an instance, or are compared by themselves: not what it runs with. */
-const NOT_SETTINGS = new Set([
-  "TORPOR_STATE_DIR",
-  "TORPOR_LISTEN",
-  "TORPOR_TLS",
-  "TORPOR_URL",
-  "TORPOR_API_KEY",
-  "TORPOR_API_KEY_FILE",
-  "TORPOR_DEBUG",
-]);
+/** Settings that are compared by themselves. */
+const COMPARED_APART = new Set(["TORPOR_LISTEN", "TORPOR_TLS"]);
 
 /**
  * Checks an address that was asked for against that of the instance that runs. Port 0 is any port.
@@ -42,25 +33,17 @@ export function requireLocalTls(paths: InstancePaths): void {
   );
 }
 
-/** Names of settings in `env` that the instance of this supervisor was started without, or with other values. */
-export function otherSettings(env: NodeJS.ProcessEnv, supervisor: ProcessIdentity): string[] {
-  let running: Map<string, string>;
-  try {
-    const text = readFileSync(`/proc/${supervisor.pid}/environ`, "utf8");
-    running = new Map(
-      text.split("\0").map((entry): [string, string] => {
-        const at = entry.indexOf("=");
-        return [entry.slice(0, at), entry.slice(at + 1)];
-      }),
-    );
-  } catch {
-    return []; // it has just ended, which what follows finds out
-  }
-  return Object.entries(env)
-    .filter(([name, value]) => name.startsWith("TORPOR_") && !NOT_SETTINGS.has(name) && value !== "")
-    .filter(([name, value]) => running.get(name) !== value)
-    .map(([name]) => name)
-    .sort();
+/**
+ * Names of settings in `env` that the instance was started without, or with other values.
+ *
+ * @param reset whether those that `env` does not say are to be forgotten
+ */
+export function otherSettings(paths: InstancePaths, env: NodeJS.ProcessEnv, reset: boolean): string[] {
+  const running = readKeptSettings(paths);
+  const asked = settingsIn(env);
+  return [...new Set([...Object.keys(asked), ...(reset ? Object.keys(running) : [])])].filter(
+    (name) => !COMPARED_APART.has(name) && running[name] !== asked[name],
+  );
 }
 
 const hostOf = (listen: string): string => listen.slice(0, listen.lastIndexOf(":"));

@@ -12,6 +12,8 @@ export interface InstancePaths extends LocalCertificatePaths {
   runDir: string;
   logsDir: string;
   apiKeyFile: string;
+  /** What the instance was started with the last time. */
+  settingsFile: string;
   instanceFile: string;
   hostFile: string;
   serverFile: string;
@@ -33,6 +35,7 @@ export function instancePaths(stateDir: string): InstancePaths {
     runDir,
     logsDir: join(root, "logs"),
     apiKeyFile: join(root, "api-key"),
+    settingsFile: join(root, "settings.json"),
     instanceFile: join(runDir, "instance.json"),
     hostFile: join(runDir, "host.json"),
     serverFile: join(runDir, "server.json"),

@@ -16,6 +16,8 @@ export interface LiveStatus extends InstanceStatus {
   outdated: boolean;
   /** Where TLS is spoken, and the local authority that clients are to trust for it; null where it is not. */
   tls: { url: string; authority_file: string | null } | null;
+  /** What it was started with, by variable, without credentials. */
+  settings: Record<string, string>;
 }
 
 /**
@@ -50,6 +52,7 @@ export async function readStatus(paths: InstancePaths, installation: Installatio
     started_at: file.started_at,
     outdated: file.build !== buildFingerprint(installation),
     tls: server?.tls_url === undefined ? null : { url: server.tls_url, authority_file: file.authority_file },
+    settings: file.settings,
   };
 }
 

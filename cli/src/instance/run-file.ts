@@ -25,6 +25,8 @@ export interface InstanceFile {
   supervisor: ProcessIdentity;
   /** The local authority that clients are to trust for TLS; null where the certificate is not the instance's own. */
   authority_file: string | null;
+  /** What it was started with, without credentials; see kept-settings.ts. */
+  settings: Record<string, string>;
 }
 
 function readJson(path: string): Record<string, unknown> | null {
@@ -82,7 +84,16 @@ export function readInstanceFile(path: string): InstanceFile | null {
     started_at: text("started_at"),
     supervisor,
     authority_file: typeof value["authority_file"] === "string" ? value["authority_file"] : null,
+    settings: readSettings(value["settings"]),
   };
+}
+
+/** None in the file of an older build. */
+function readSettings(value: unknown): Record<string, string> {
+  if (typeof value !== "object" || value === null) return {};
+  return Object.fromEntries(
+    Object.entries(value).filter((entry): entry is [string, string] => typeof entry[1] === "string"),
+  );
 }
 
 /** Writes a file so that a reader sees the old one or the new one, never half of it. */

@@ -3,6 +3,7 @@ import { CodedError } from "@torpor/protocol";
 import { instanceCommand } from "./instance-command.ts";
 import { type Installation, missingParts } from "./installation.ts";
 import type { InstancePaths } from "./instance-paths.ts";
+import { withKeptSettings } from "./kept-settings.ts";
 import { endProcess, isAlive, signalProcess, waitForEnd } from "./process-identity.ts";
 import { readRunFile } from "./run-file.ts";
 import { STOP_KEEPING_SANDBOXES } from "./stop-signal.ts";
@@ -88,7 +89,7 @@ async function drainWithNewHost(options: ShutDownOptions, result: ShutDownResult
   const host = await startHost({
     paths,
     installation,
-    env: { ...env, TORPOR_POOL_TARGET: "0" },
+    env: { ...withKeptSettings(paths, env), TORPOR_POOL_TARGET: "0" },
     onEvent: (event) => {
       if (event.type === "note") onNote(event.message);
     },

@@ -7,6 +7,14 @@ import { STOP_KEEPING_SANDBOXES } from "./stop-signal.ts";
 import type { ProgramEvent } from "./supervised-program.ts";
 import { startInstance } from "./supervisor.ts";
 
+/** What an instance is started with. */
+export interface StartWith {
+  listen: string;
+  localTls: boolean;
+  /** With the settings in it. */
+  env: NodeJS.ProcessEnv;
+}
+
 /** What the detached supervisor tells the command that started it. */
 export type DetachMessage = { ready: true } | { ready: false; code: string; message: string };
 
@@ -16,7 +24,7 @@ export type DetachMessage = { ready: true } | { ready: false; code: string; mess
  */
 export async function superviseUntilTold(
   invocation: Invocation,
-  asked: { listen: string; localTls: boolean },
+  start: StartWith,
   describe: (status: LiveStatus) => string,
 ): Promise<void> {
   const { paths, context } = invocation;
@@ -41,8 +49,7 @@ export async function superviseUntilTold(
     const instance = await startInstance({
       paths,
       installation: context.installation,
-      ...asked,
-      env: context.env,
+      ...start,
       onEvent: (event) => logLine(invocation, describeEvent(event)),
     });
     tell({ ready: true });

@@ -8,6 +8,7 @@ import type { InstancePaths } from "./instance-paths.ts";
 import { keepLogsBounded } from "./log-rotation.ts";
 import { endProcess, ownIdentity } from "./process-identity.ts";
 import { invokingOwner, type Owner, serverOwner } from "./process-owner.ts";
+import { keepSettings, settingsIn, shownSettings } from "./kept-settings.ts";
 import { type InstanceFile, readRunFile, writeFileAtomically } from "./run-file.ts";
 import { type ProgramEvent, SupervisedProgram } from "./supervised-program.ts";
 import { releaseSupervisorLock, takeSupervisorLock } from "./supervisor-lock.ts";
@@ -67,7 +68,12 @@ interface HostInstance {
  * two does not come up, with nothing left running.
  */
 export async function startInstance(options: InstanceOptions): Promise<Instance> {
-  const { paths, installation, listen } = options;
+  const { paths, installation, listen, localTls } = options;
+  const settings = settingsIn({
+    ...options.env,
+    TORPOR_LISTEN: listen,
+    TORPOR_TLS: localTls === true ? "local" : "",
+  });
   const host = await startHost(options);
   const certificate = await localCertificate(options).catch(async (error: unknown) => {
     await host.stop({ drain: false });
@@ -109,7 +115,9 @@ export async function startInstance(options: InstanceOptions): Promise<Instance>
       started_at: new Date().toISOString(),
       supervisor: ownIdentity(),
       authority_file: certificate === undefined ? null : paths.authorityFile,
+      settings: shownSettings(settings),
     };
+    keepSettings(paths, settings); // now that it is known to start with them
     writeFileAtomically(paths.instanceFile, `${JSON.stringify(file, null, 2)}\n`, 0o644);
     return { file, stop };
   } catch (error) {
