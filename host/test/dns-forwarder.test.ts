@@ -7,6 +7,7 @@ import { DnsForwarder } from "../src/network/dns-forwarder.ts";
 import { addressQuestion, readAnswer, readQuestion, writeQuestion } from "../src/network/dns-message.ts";
 import { DnsUpstream } from "../src/network/dns-upstream.ts";
 import { LoopbackPolicies } from "./fakes/loopback-policies.ts";
+import { until } from "./fakes/until.ts";
 
 const closing: (() => void)[] = [];
 afterEach(() => {
@@ -72,6 +73,24 @@ async function ask(port: number, name: string, type = 1): Promise<string> {
   const read = readAnswer(answer, 4711, wire);
   return read === undefined ? "broken" : [read.code, ...read.addresses].join(" ");
 }
+
+describe("the way to the name servers", () => {
+  test("stays free for a sandbox while others ask for all they can of what is not answered", async () => {
+    const upstream = await nameServer((message) => {
+      const asked = readQuestion(message);
+      const isQuick = asked !== undefined && !("code" in asked) && asked.name === "quick.example";
+      return isQuick ? answerWith(message, ["203.0.113.7"]) : undefined;
+    });
+    const dns = new DnsUpstream(["127.0.0.1"], upstream.port);
+    for (let slot = 1; slot <= 20; slot += 1)
+      for (let index = 0; index < 100; index += 1)
+        void dns.ask(slot, addressQuestion(`slow${index}.example`));
+    await until(() => upstream.asked.length > 100);
+    const askedAt = performance.now();
+    expect((await dns.ask(99, addressQuestion("quick.example")))?.addresses).toEqual(["203.0.113.7"]);
+    expect(performance.now() - askedAt).toBeLessThan(1500); // less than a server is waited for
+  });
+});
 
 describe("the resolver of sandboxes", () => {
   test("passes on what may be asked, under a number of its own", async () => {

@@ -92,7 +92,7 @@ export class DnsForwarder {
     if (underWay >= QUESTIONS_PER_SLOT) return emptyAnswer(question, RESPONSE_CODE.SERVFAIL);
     this.#underWay.set(slot, underWay + 1);
     try {
-      return await this.#forward(question, policy, overTcp);
+      return await this.#forward(slot, question, policy, overTcp);
     } catch {
       return emptyAnswer(question, RESPONSE_CODE.SERVFAIL);
     } finally {
@@ -102,8 +102,13 @@ export class DnsForwarder {
     }
   }
 
-  async #forward(question: DnsQuestion, policy: EgressPolicy, overTcp: boolean): Promise<Buffer> {
-    const answer = await this.#upstream.ask(question.wire, { overTcp, hasEdns: question.hasEdns });
+  async #forward(
+    slot: number,
+    question: DnsQuestion,
+    policy: EgressPolicy,
+    overTcp: boolean,
+  ): Promise<Buffer> {
+    const answer = await this.#upstream.ask(slot, question.wire, { overTcp, hasEdns: question.hasEdns });
     if (answer === undefined) return emptyAnswer(question, RESPONSE_CODE.SERVFAIL);
     if (!answer.addresses.every((address) => policy.allowsAddressOfName(address)))
       return emptyAnswer(question, RESPONSE_CODE.NOERROR);

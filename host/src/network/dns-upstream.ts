@@ -1,7 +1,6 @@
 import { randomInt } from "node:crypto";
 import { createSocket } from "node:dgram";
 import { connect, isIPv6 } from "node:net";
-import { Gate } from "@torpor/base";
 import { addressQuestion, type DnsAnswer, readAnswer, writeQuestion } from "./dns-message.ts";
 
 /** A server that does not answer for this long is passed over. */
@@ -13,6 +12,9 @@ const UDP_BYTES = 1_232;
 /** Questions under way at once, of all sandboxes together: each holds a socket. */
 const WIDTH = 512;
 
+/** Gives a question up. */
+type GiveUp = () => void;
+
 export interface UpstreamAnswer extends DnsAnswer {
   message: Buffer;
 }
@@ -21,7 +23,9 @@ export interface UpstreamAnswer extends DnsAnswer {
 export class DnsUpstream {
   readonly #servers: readonly string[];
   readonly #port: number;
-  readonly #width = new Gate(WIDTH);
+  /** By slot, what gives up its questions under way, the oldest first. */
+  readonly #underWay = new Map<number, Set<GiveUp>>();
+  #width = 0;
   #asked = 0;
 
   /** @param servers IPv4 or IPv6 addresses */
@@ -36,34 +40,61 @@ export class DnsUpstream {
   }
 
   /**
-   * Asks the servers in turn until one answers.
+   * Asks the servers in turn until one answers. Nobody waits for others: when as much is under way as may be, the oldest
+   * question of the sandbox that has most of them is given up for one of a sandbox that has fewer.
    *
-   * @param wire name, type and class. @returns undefined when none answers
+   * @param slot whose question it is. @param wire name, type and class. @returns undefined when none answers, or it is given up
    */
   async ask(
+    slot: number,
     wire: Buffer,
-    options: { overTcp?: boolean; hasEdns?: boolean } = {},
+    { overTcp = false, hasEdns = false }: { overTcp?: boolean; hasEdns?: boolean } = {},
   ): Promise<UpstreamAnswer | undefined> {
-    if (this.#servers.length === 0) return undefined;
-    return await this.#width.run(async () => {
-      this.#asked += 1;
+    const own = this.#underWay.get(slot) ?? new Set();
+    if (this.#servers.length === 0 || !this.#makeRoom(own.size)) return undefined;
+    const given = new AbortController();
+    const giveUp = (): void => given.abort();
+    this.#underWay.set(slot, own.add(giveUp));
+    this.#width += 1;
+    this.#asked += 1;
+    try {
       for (let round = 0; round < ROUNDS; round += 1) {
         for (const server of this.#servers) {
-          const exchange = options.overTcp === true ? exchangeTcp : exchangeUdp;
-          const answer = await exchange(server, this.#port, wire, options.hasEdns === true);
+          const exchange = overTcp ? exchangeTcp : exchangeUdp;
+          const answer = await exchange(server, this.#port, wire, hasEdns, given.signal);
           if (answer !== undefined) return answer;
+          if (given.signal.aborted) return undefined;
         }
       }
       return undefined;
-    });
+    } finally {
+      this.#end(slot, own, giveUp);
+    }
   }
 
-  /** IPv4 addresses of a name; none when it has none, or nobody knows. */
-  async addressesOf(name: string): Promise<string[]> {
+  /** @param own how many are under way of who wants another. @returns whether there is room for it */
+  #makeRoom(own: number): boolean {
+    if (this.#width < WIDTH) return true;
+    const [slot, most] = [...this.#underWay].reduce((a, b) => (b[1].size > a[1].size ? b : a));
+    const [oldest] = most;
+    if (oldest === undefined || most.size <= own + 1) return false;
+    this.#end(slot, most, oldest);
+    oldest();
+    return true;
+  }
+
+  #end(slot: number, all: Set<GiveUp>, giveUp: GiveUp): void {
+    if (!all.delete(giveUp)) return; // given up before
+    this.#width -= 1;
+    if (all.size === 0 && this.#underWay.get(slot) === all) this.#underWay.delete(slot);
+  }
+
+  /** IPv4 addresses of a name; none when it has none, or nobody knows. @param slot whose question it is */
+  async addressesOf(name: string, slot: number): Promise<string[]> {
     const wire = addressQuestion(name);
-    const answer = await this.ask(wire, { hasEdns: true });
+    const answer = await this.ask(slot, wire, { hasEdns: true });
     if (answer?.isTruncated !== true) return answer?.addresses ?? [];
-    return (await this.ask(wire, { overTcp: true, hasEdns: true }))?.addresses ?? [];
+    return (await this.ask(slot, wire, { overTcp: true, hasEdns: true }))?.addresses ?? [];
   }
 }
 
@@ -72,16 +103,20 @@ function exchangeUdp(
   port: number,
   wire: Buffer,
   hasEdns: boolean,
+  signal: AbortSignal,
 ): Promise<UpstreamAnswer | undefined> {
   const id = randomInt(65_536);
   return new Promise((resolve) => {
     const socket = createSocket(isIPv6(server) ? "udp6" : "udp4");
     const settle = (answer: UpstreamAnswer | undefined): void => {
       clearTimeout(timer);
+      signal.removeEventListener("abort", onGivenUp);
       socket.removeAllListeners().on("error", () => {});
       socket.close();
       resolve(answer);
     };
+    const onGivenUp = (): void => settle(undefined);
+    signal.addEventListener("abort", onGivenUp);
     const timer = setTimeout(() => settle(undefined), ANSWER_TIMEOUT_MS);
     socket.on("error", () => settle(undefined));
     // Connected, so that only the server is heard, and its absence too.
@@ -99,15 +134,19 @@ function exchangeTcp(
   port: number,
   wire: Buffer,
   hasEdns: boolean,
+  signal: AbortSignal,
 ): Promise<UpstreamAnswer | undefined> {
   const id = randomInt(65_536);
   return new Promise((resolve) => {
     const socket = connect({ host: server, port });
     const settle = (answer: UpstreamAnswer | undefined): void => {
       clearTimeout(timer);
+      signal.removeEventListener("abort", onGivenUp);
       socket.destroy();
       resolve(answer);
     };
+    const onGivenUp = (): void => settle(undefined);
+    signal.addEventListener("abort", onGivenUp);
     const timer = setTimeout(() => settle(undefined), ANSWER_TIMEOUT_MS);
     let received = Buffer.alloc(0);
     socket.on("error", () => settle(undefined));

@@ -13,6 +13,7 @@ export type Destination = { addresses: string[] } | { refusal: string };
  */
 export async function destinationOf(
   name: string,
+  slot: number,
   policy: EgressPolicy,
   upstream: Pick<DnsUpstream, "addressesOf">,
 ): Promise<Destination> {
@@ -26,7 +27,7 @@ export async function destinationOf(
     return { refusal: "the connection gives no domain name" };
   if (!policy.allowsName(entry.name))
     return { refusal: `the network policy of this sandbox does not allow ${entry.name}` };
-  const found = await upstream.addressesOf(entry.name);
+  const found = await upstream.addressesOf(entry.name, slot);
   if (found.length === 0) return { refusal: `${entry.name} has no IPv4 address, or no name server knows it` };
   const addresses = found.filter((address) => policy.allowsAddressOfName(address) && !isOwnAddress(address));
   return addresses.length === 0

@@ -84,7 +84,7 @@ async function forward(
   const hosts = incoming.headersDistinct["host"] ?? [];
   const name = /^([^:]+?)\.?(?::80)?$/.exec(hosts[0] ?? "")?.[1]?.toLowerCase();
   if (hosts.length !== 1 || name === undefined) return refuse("the request gives no Host of port 80");
-  const destination = await destinationOf(name, policy, upstream);
+  const destination = await destinationOf(name, slot, policy, upstream);
   if ("refusal" in destination) return refuse(destination.refusal);
   const [address = ""] = destination.addresses;
   destinations.set(name, address);

@@ -54,7 +54,7 @@ async function serve(
   if (serverName === undefined) return refuse("the ClientHello names no server (SNI)");
   const policy = connections.policies.of(slot);
   if (policy === undefined) return void socket.resetAndDestroy();
-  const destination = await destinationOf(serverName, policy, upstream);
+  const destination = await destinationOf(serverName, slot, policy, upstream);
   if ("refusal" in destination) return refuse(destination.refusal);
   const remote = await connectToOne(destination.addresses, port);
   if (remote === undefined || socket.destroyed) {
