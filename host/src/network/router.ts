@@ -15,6 +15,7 @@ import {
 import { DnsUpstream } from "./dns-upstream.ts";
 import { EgressGate } from "./egress-gate.ts";
 import type { GatePorts } from "./egress-rules.ts";
+import { forgetFlows } from "./forget-flows.ts";
 import { turnForwardingBack, turnForwardingOn } from "./ip-forward.ts";
 import { refuseAttempts } from "./refuse-attempts.ts";
 import { hostRules, routerRules } from "./router-rules.ts";
@@ -240,7 +241,7 @@ export class Router {
     await Promise.all([
       // The link before its rules: what still runs behind it must not find them gone.
       ipBatch(this.#instance.routerNetns, [`link del s${slot}`], { force: true }).then(() =>
-        egress.forget(slot),
+        Promise.all([egress.forget(slot), forgetFlows(this.#block.slotAddress(slot))]),
       ),
       ipBatch(undefined, [`netns del ${this.#instance.slotNetns(slot)}`], { force: true }),
     ]);
