@@ -49,6 +49,7 @@ async function cutShort(held: HeldState, live: Live, signal: AbortSignal): Promi
   try {
     const { locked } = await live.guest.waitUntilUp(PHOTOGRAPHED_TIMEOUT_MS, signal);
     if (locked) await unlockAgain(entry, live, held.parts, signal);
+    await removeImages(held);
     entry.image = null;
     held.settle("running", live, "started");
   } catch (error) {
@@ -94,6 +95,16 @@ export async function findImage(held: HeldState): Promise<ImageManifest | undefi
   return found.find(
     (image) => image.kind === "hibernation" && image.machine_id === id && image.generation === generation,
   );
+}
+
+/** It goes on from where the image is: left there, it would be found in the place of the next one. */
+async function removeImages({ entry, parts: { images, log } }: HeldState): Promise<void> {
+  try {
+    for (const { kind, id, machine_id: machineId } of await images.list(() => {}))
+      if (kind === "hibernation" && machineId === entry.id) await images.remove(id);
+  } catch (error) {
+    log.error({ op: "image.remove", outcome: "left to the sweep", sandboxId: entry.id, err: error });
+  }
 }
 
 /** It sleeps in an image that its journal does not know of yet. */
