@@ -248,7 +248,17 @@ func (r *logReader) skip(has [streamCount]uint64) {
 	defer r.log.mu.Unlock()
 	for s := range has {
 		r.consumed[s] = max(r.consumed[s], min(has[s], r.log.stored[s]))
+		if dropped := r.log.stored[s] - uint64(r.log.held[s]); r.consumed[s] > dropped {
+			r.lag -= int(r.consumed[s] - dropped) // of what is kept it lags behind in the rest alone
+		}
 	}
+}
+
+// position is how much of each stream lies before what r has yet to give.
+func (r *logReader) position() *streamOffsets {
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	return &streamOffsets{Stdout: r.consumed[Stdout], Stderr: r.consumed[Stderr], Pty: r.consumed[Terminal]}
 }
 
 // oldestNeeded is the chunk that is to be kept for r.

@@ -154,11 +154,10 @@ func (t *Table) attachToExecution(r *http.Request, e *execution, resumable bool,
 			reader.close()
 		}
 	}
-	return t.follow(r, p, p.log.reader(true, false), sender, true)
+	return t.follow(r, &watching{process: p, reader: p.log.reader(true, false), sender: sender, extended: true})
 }
 
-func (t *Table) follow(r *http.Request, p *process, reader *logReader, sender *wire.Sender, extended bool) error {
-	w := &watching{process: p, reader: reader, sender: sender, extended: extended}
+func (t *Table) follow(r *http.Request, w *watching) error {
 	defer w.reader.close()
 	return w.run(r.Context(), keepaliveInterval(r))
 }
@@ -171,6 +170,8 @@ type connectRequest struct {
 		From streamOffsets `json:"from"`
 		// Hold goes on with a resumable start's stream.
 		Hold bool `json:"hold"`
+		// Lossless holds the process up for the client, as for one that asks for none of this.
+		Lossless bool `json:"lossless"`
 	} `json:"torpor"`
 }
 
@@ -202,11 +203,15 @@ func (t *Table) connect(r *http.Request, request *connectRequest, sender *wire.S
 	if request.Torpor != nil && request.Torpor.Hold {
 		err = t.resume(r, p, request.Torpor.From, sender)
 	} else {
-		reader := p.log.reader(request.Torpor != nil && request.Torpor.Replay, !extended)
+		reader := p.log.reader(request.Torpor != nil && request.Torpor.Replay, !extended || request.Torpor != nil && request.Torpor.Lossless)
 		if request.Torpor != nil && request.Torpor.Replay {
 			reader.skip(request.Torpor.From.array())
 		}
-		err = t.follow(r, p, reader, sender, extended)
+		w := &watching{process: p, reader: reader, sender: sender, extended: extended}
+		if !extended { // of where it begins nothing else tells whoever is to go on with it
+			w.from = reader.position()
+		}
+		err = t.follow(r, w)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return wire.Errorf(wire.DeadlineExceeded, "the connection to process %d reached its limit of %v; the process goes on", p.pid, timeout)

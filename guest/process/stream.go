@@ -36,7 +36,9 @@ type watching struct {
 	reader   *logReader
 	sender   *wire.Sender
 	extended bool
-	hold     time.Duration
+	// from is where a stream that does not begin with the process begins, told at its start.
+	from *streamOffsets
+	hold time.Duration
 	// partBytes is after how much output the stream ends, to be gone on with; zero for never.
 	partBytes int
 	sentBytes int
@@ -49,7 +51,11 @@ var errPartSent = errors.New("the part is sent")
 // (wire.ErrClientLeft) or until ctx ends.
 func (w *watching) run(ctx context.Context, keepalive time.Duration) error {
 	w.sender.Append(func(b []byte) []byte {
-		return append(strconv.AppendInt(append(b, `{"event":{"start":{"pid":`...), int64(w.process.pid), 10), `}}}`...)
+		b = strconv.AppendInt(append(b, `{"event":{"start":{"pid":`...), int64(w.process.pid), 10)
+		if w.from != nil {
+			b = fmt.Appendf(b, `,"torpor":{"from":{"stdout":%d,"stderr":%d,"pty":%d}}`, w.from.Stdout, w.from.Stderr, w.from.Pty)
+		}
+		return append(b, `}}}`...)
 	})
 	var hold <-chan time.Time
 	if w.hold > 0 {

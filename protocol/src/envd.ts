@@ -40,7 +40,8 @@ export interface ProcessEndExtension {
 }
 
 export interface ProcessEvent {
-  start?: { pid: number };
+  /** `torpor.from`: bytes of each stream that were before, told to those who connect without a `torpor` of their own. */
+  start?: { pid: number; torpor?: { from?: { stdout: number; stderr: number; pty: number } } };
   data?: { stdout?: string; stderr?: string; pty?: string; torpor?: { lostBytes?: number } };
   end?: {
     exitCode?: number;

@@ -23,6 +23,7 @@ interface Asked {
   process: unknown;
   from: StreamPosition;
   hold: boolean;
+  lossless?: boolean;
 }
 
 /** An agent that has these events for whoever goes on, and what it was asked. */
@@ -30,8 +31,8 @@ function agent(events: ProcessEvent[], passes = true): { guest: GuestClient; ask
   const asked: Asked[] = [];
   const guest = {
     interruptions: () => ({ passed: () => {}, pass: () => Promise.resolve(passes) }),
-    async *connect(process: unknown, { from, hold }: { from: StreamPosition; hold: boolean }) {
-      asked.push({ process, from: { ...from }, hold });
+    async *connect(process: unknown, { from, ...how }: Omit<Asked, "process">) {
+      asked.push({ process, from: { ...from }, ...how });
       await Promise.resolve();
       yield { start: { pid: 41 } };
       yield* events;
@@ -40,9 +41,13 @@ function agent(events: ProcessEvent[], passes = true): { guest: GuestClient; ask
   return { guest: guest as unknown as GuestClient, asked };
 }
 
-async function read(answer: IncomingMessage, guest: GuestClient): Promise<[number, unknown][]> {
+async function read(
+  answer: IncomingMessage,
+  guest: GuestClient,
+  by?: "connect",
+): Promise<[number, unknown][]> {
   const seen: [number, unknown][] = [];
-  const stream = unbrokenStart(answer, guest, new AbortController().signal);
+  const stream = unbrokenStart(answer, guest, new AbortController().signal, by);
   for await (const { flags, json } of decodeEnvelopes(stream)) seen.push([flags, json]);
   return seen;
 }
@@ -65,7 +70,26 @@ describe("the stream of a start that is cut off", () => {
       [0, { event: { end: { exitCode: 0, exited: true, status: "exit status 0" } } }],
       [CONNECT_END_FLAG, {}],
     ]);
-    expect(asked).toEqual([{ process: { pid: 41 }, from: { stdout: 6, stderr: 0, pty: 0 }, hold: true }]);
+    expect(asked).toEqual([
+      { process: { pid: 41 }, from: { stdout: 6, stderr: 0, pty: 0 }, hold: true, lossless: false },
+    ]);
+  });
+
+  test("of one who had connected goes on behind what was before it and what has come", async () => {
+    const from = { stdout: 100, stderr: 20, pty: 0 };
+    const { guest, asked } = agent([{ data: { stdout: text("two") } }, { end: ENDED }]);
+    const connected = { event: { start: { pid: 41, torpor: { from } } } };
+    expect((await read(broken(connected, out("one")), guest, "connect")).slice(0, 3)).toEqual([
+      [0, START],
+      [0, out("one")],
+      [0, out("two")],
+    ]);
+    expect(asked).toEqual([
+      { process: { pid: 41 }, from: { stdout: 103, stderr: 20, pty: 0 }, hold: false, lossless: true },
+    ]);
+    const early = agent([]); // an agent of before it said where such a stream begins
+    await expect(read(broken(START, out("one")), early.guest, "connect")).rejects.toThrow(/reset/);
+    expect(early.asked).toEqual([]);
   });
 
   test("says that the time limit was over as the agent itself does", async () => {

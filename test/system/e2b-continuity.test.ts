@@ -41,6 +41,25 @@ describe.each(e2bClients)("what E2B's client $version follows while its sandbox 
     expect(first.snapshotId).not.toBe("");
   });
 
+  test("a command that another has connected to goes on for both: no line twice, and none left out", async () => {
+    const upTo = 120_000;
+    const started = await sandbox.commands.run(counter(upTo), { background: true, timeoutMs: 120_000 });
+    await eventually("its output", () => started.stdout.length > 20_000);
+    const connected = await sandbox.commands.connect(started.pid, { timeoutMs: 120_000 });
+    for (let snapshots = 0; snapshots < 2; snapshots++) {
+      const before = connected.stdout.length;
+      await eventually("it counts on", () => connected.stdout.length > before + 20_000);
+      await sandbox.createSnapshot();
+    }
+    for (const handle of [connected, started]) {
+      await expect(handle.wait()).rejects.toThrow(/exit status 7/);
+      expect(handle.exitCode).toBe(7);
+    }
+    expect(started.stdout === numbers(upTo)).toBe(true);
+    expect(connected.stdout.length).toBeGreaterThan(100_000);
+    expect(numbers(upTo).endsWith(connected.stdout)).toBe(true);
+  });
+
   test("a terminal goes on, and so does input to it", async () => {
     let screen = "";
     const terminal = await sandbox.pty.create({

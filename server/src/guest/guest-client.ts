@@ -124,15 +124,16 @@ export class GuestClient {
 
   /**
    * Follows a process that runs or ended a short while ago: the kept output behind `from`, then what comes. With `hold` it
-   * goes on with the stream of a resumable start, for which the process is held up.
+   * goes on with the stream of a resumable start, for which the process is held up. With `lossless` it is held up without
+   * being one's own to end.
    */
   connect(
     process: ProcessSelector,
-    { from, hold }: { from: StreamPosition; hold: boolean },
+    { from, hold, lossless = false }: { from: StreamPosition; hold: boolean; lossless?: boolean },
     options: StreamOptions,
   ): AsyncGenerator<ProcessEvent> {
     const execId = "pid" in process ? undefined : process.torpor.execId;
-    const request = { process, torpor: { replay: true, from, hold } };
+    const request = { process, torpor: { replay: true, from, hold, lossless } };
     return this.#events("process.Process/Connect", request, execId, options);
   }
 

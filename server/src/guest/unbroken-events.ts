@@ -1,11 +1,14 @@
 import type { ProcessEvent, StartRequest } from "@torpor/protocol";
 import type { GuestClient, ProcessSelector, StreamPosition } from "./guest-client.ts";
 
-/** A process that is started, one that is followed, or one whose stream broke when that much of it had come. */
+/**
+ * A process that is started, one that is followed, or one whose stream broke when that much of it had come: the one of whoever
+ * started it, or of another who had connected.
+ */
 export type Followed =
   | { start: StartRequest }
   | { process: ProcessSelector }
-  | { left: { pid: number; has: StreamPosition } };
+  | { left: { pid: number; has: StreamPosition; isStarter: boolean } };
 
 /** The beginning of every stream. */
 export const NOTHING: StreamPosition = { stdout: 0, stderr: 0, pty: 0 };
@@ -69,8 +72,10 @@ function open(
   has: StreamPosition,
   signal: AbortSignal,
 ): AsyncGenerator<ProcessEvent> {
-  if ("left" in followed)
-    return guest.connect({ pid: followed.left.pid }, { from: has, hold: true }, { signal });
+  if ("left" in followed) {
+    const { pid, isStarter } = followed.left;
+    return guest.connect({ pid }, { from: has, hold: isStarter, lossless: !isStarter }, { signal });
+  }
   if (!("start" in followed)) return guest.connect(followed.process, { from: has, hold: false }, { signal });
   const execId = followed.start.torpor?.execId;
   if (!isStarted || execId === undefined) return guest.start(followed.start, { signal, repeatable: true });

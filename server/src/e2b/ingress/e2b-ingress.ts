@@ -45,7 +45,10 @@ interface Visit {
 const AGENT_PATHS =
   /^\/(?:health|metrics|envs|files(?:\/compose)?|process\.Process\/\w+|filesystem\.Filesystem\/\w+)$/;
 /** Starts a process and follows it. */
-const START_PATH = "/process.Process/Start";
+const PROCESS_STREAMS = new Map<string, "start" | "connect">([
+  ["/process.Process/Start", "start"],
+  ["/process.Process/Connect", "connect"],
+]);
 /** Runs code in the code interpreter. */
 const EXECUTE_PATH = "/execute";
 /** Of the code interpreter; running code needs the sandbox's token. */
@@ -154,6 +157,7 @@ export class E2bIngress {
     const mask = sandbox.e2b?.maskRequestHost?.replaceAll("${PORT}", String(named.port));
     const seenHost = mask ?? (named.isOfHost ? incoming.headers.host : undefined);
     const isEncrypted = "encrypted" in incoming.socket;
+    const stream = PROCESS_STREAMS.get(path);
     return {
       sandbox,
       target: {
@@ -169,8 +173,8 @@ export class E2bIngress {
           withheld: WITHHELD,
         },
         answerHeaders: named.isOfHost ? previewAnswerHeaders : ownerAnswerHeaders,
-        ...(named.port === GUEST_PORT && path === START_PATH
-          ? { bodyOf: unbrokenStarts(host.client, sandbox) }
+        ...(named.port === GUEST_PORT && stream !== undefined
+          ? { bodyOf: unbrokenStarts(host.client, sandbox, stream) }
           : {}),
         ...(named.port === CODE_PORT && path === EXECUTE_PATH && incoming.method === "POST"
           ? unbrokenExecute({ record: sandbox, host })
