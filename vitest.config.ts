@@ -18,6 +18,7 @@ const ALONE = [
   "sleep-copies",
   "sleep-endurance",
   "sleep-failures",
+  "slot-reuse",
   "stateful",
   "storm",
   "usage",

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"torpor/guest/account"
@@ -86,10 +87,13 @@ func New(o Options) *Agent {
 			return service.Settings{Env: d.Env, User: d.DefaultUser, Workdir: d.DefaultWorkdir}
 		}}
 	a.init.StartServices = a.services.Start
+	a.init.StartLeft = func(command, user, dir string) error { return a.table.StartLeft(command, user, dir) }
 	a.table = process.NewTable(o.Reaper, a.accounts, defaults, cgroup.Add)
 	paths := &fsys.Paths{Accounts: a.accounts,
 		DefaultUser:    func() string { return defaults().DefaultUser },
 		DefaultWorkdir: func() string { return defaults().DefaultWorkdir }}
+	// Not before: a login shell runs what the template says.
+	a.init.KeepShells = sync.OnceFunc(func() { a.table.Shells().Keep(o.WarmShells) })
 	a.init.RefitShells = func(profileMayDiffer bool) bool {
 		replaced := a.table.Shells().Refit(profileMayDiffer)
 		if a.services.Any() { // they are used on ports of their own
@@ -125,7 +129,6 @@ func New(o Options) *Agent {
 	a.sudo = &sudo.Server{Reaper: o.Reaper, Accounts: a.accounts, Confine: cgroup.Add, AllowedPath: o.Platform.Root + "/etc/torpor/sudoers",
 		Env:         func() map[string]string { return defaults().Env },
 		DefaultUser: func() string { return defaults().DefaultUser }}
-	a.table.Shells().Keep(o.WarmShells)
 	return a
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"torpor/guest/changes"
+	"torpor/guest/identity"
 	"torpor/guest/process"
 	"torpor/guest/wire"
 )
@@ -18,9 +19,6 @@ const packLimit = 5 * time.Minute
 
 // platformFolders are the agent's own, and of each boot: what is in them is neither packed nor taken away.
 var platformFolders = []string{"/run/torpor", "/usr/local/lib/torpor"}
-
-// hostKeyMin is as of an init's host_key.
-const hostKeyMin = 16
 
 // Trailers of a stream of changes: one of them comes, and says whether it is whole.
 const (
@@ -43,7 +41,7 @@ func (a *Agent) serveChanges(w http.ResponseWriter, r *http.Request) {
 		served = a.init.WhileFrozen(func() { a.sendChanges(w, r) })
 	case http.MethodPut:
 		key := r.Header.Get("X-Torpor-Host-Key")
-		if len(key) < hostKeyMin {
+		if len(key) < identity.HostKeyMin {
 			wire.WriteJSON(w, http.StatusForbidden, map[string]string{"code": "wrong_host_key", "message": "header X-Torpor-Host-Key must have at least 16 characters"})
 			return
 		}

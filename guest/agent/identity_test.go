@@ -115,6 +115,28 @@ func TestOnlyWhoBroughtAFreshMachineItsFilesSaysWhoseItIs(t *testing.T) {
 	}
 }
 
+func TestOnlyWhoPreparedAMachineFirstSaysWhoseItIs(t *testing.T) {
+	s := newLocked(t)
+	key := map[string]string{"X-Torpor-Host-Key": testHostKey}
+	if status, answer := s.fetch("POST", "/torpor/prepare", strings.NewReader("{}"), key); status != 200 {
+		t.Fatalf("prepare: %d %s", status, answer)
+	}
+	for _, other := range []map[string]string{{"X-Torpor-Host-Key": ""}, {"X-Torpor-Host-Key": "another-another-another"}} {
+		if status, answer := s.fetch("POST", "/torpor/prepare", strings.NewReader("{}"), other); status != 403 {
+			t.Errorf("prepare of another: %d %s", status, answer)
+		}
+	}
+	if status, answer := s.init(nil); status != 403 {
+		t.Errorf("init of another: %d %v", status, answer)
+	}
+	if status, answer := s.fetch("POST", "/torpor/prepare", strings.NewReader("{}"), key); status != 200 {
+		t.Errorf("prepare of a copy: %d %s", status, answer)
+	}
+	if status, answer := s.init(object{"previous_host_key": testHostKey}); status != 200 {
+		t.Errorf("init: %d %v", status, answer)
+	}
+}
+
 func TestAMachineInWhichThingsWereStartedTakesNoFiles(t *testing.T) {
 	s := newLocked(t)
 	if status, answer := s.fetch("POST", "/torpor/prepare", strings.NewReader("{}"), nil); status != 200 {
@@ -271,7 +293,7 @@ func TestPreparedCopyNeedsLessAtInit(t *testing.T) {
 	if s.agent.table.Running() != 0 || !s.agent.gate.Locked() {
 		t.Error("prepare left a process or unlocked the agent")
 	}
-	if status, answer := s.init(object{"machine_id": nil}); status != 200 || s.get("etc/machine-id") != machine+"\n" {
+	if status, answer := s.init(object{"machine_id": nil, "previous_host_key": testHostKey}); status != 200 || s.get("etc/machine-id") != machine+"\n" {
 		t.Errorf("%d %v", status, answer)
 	}
 	if status, _ := s.call("/torpor/prepare", object{}); status != 409 {

@@ -117,7 +117,7 @@ func TestTheFirstCommandOfAPreparedCopySeesWhatWasWrittenBefore(t *testing.T) {
 			if status, answer := s.call("/torpor/prepare", prepared); status != 200 {
 				t.Fatalf("%d %v", status, answer)
 			}
-			if status, answer := s.init(object{"machine_id": nil}); status != 200 {
+			if status, answer := s.init(object{"machine_id": nil, "previous_host_key": testHostKey}); status != 200 {
 				t.Fatalf("%d %v", status, answer)
 			}
 			eventually(t, "shells wait", func() bool { return s.agent.table.Shells().Ready() == 2 })

@@ -32,8 +32,8 @@ type Gate struct {
 	mu       sync.RWMutex
 	locked   bool
 	identity *Identity
-	// awaited is the key of the host that made this machine, which is nobody's yet, into a sandbox: code of that sandbox may
-	// run before the host says whose it is, and must not say so itself.
+	// awaited is the key of the host that booted this machine, which is nobody's yet: code of its template, or of the sandbox
+	// whose files came in, may run before the host says whose it is, and must not say so itself.
 	awaited string
 	// changing is held by the one init or freeze under way.
 	changing sync.Mutex
@@ -103,10 +103,12 @@ func (i *Initializer) MakeFresh(hostKey string, act func()) bool {
 		return false
 	}
 	i.Gate.await(hostKey)
+	i.madeOfFiles = true
 	act()
 	return true
 }
 
+// await is for a machine that awaits no key yet.
 func (g *Gate) await(hostKey string) {
 	g.mu.Lock()
 	g.awaited = hostKey

@@ -25,6 +25,8 @@ type Initializer struct {
 	Platform Platform
 	Reaper   *reaper.Reaper
 	Accounts *account.Book
+	// KeepShells has shells wait, from the first call on.
+	KeepShells func()
 	// RefitShells makes the waiting shells fit the new identity, and says whether any had to be replaced.
 	RefitShells func(profileMayDiffer bool) bool
 	// SetPidsLimit bounds the users' processes.
@@ -37,6 +39,8 @@ type Initializer struct {
 	OnUnlocked func(isCopy, isWoken bool)
 	// CloseStreams closes the connections of all clients other than the one that asks.
 	CloseStreams func(*http.Request)
+	// StartLeft starts a shell command that nobody follows.
+	StartLeft func(command, user, dir string) error
 	// WarmUp runs a command the way clients do and waits until its shell is replaced.
 	WarmUp func()
 	// StartServices starts what the template declares and waits until it serves.
@@ -49,6 +53,8 @@ type Initializer struct {
 	hosts     []string    // lines of /etc/hosts that are not ours; guarded by Gate.changing
 	// everPrepared says that what a prepare starts may run; guarded by Gate.changing.
 	everPrepared bool
+	// madeOfFiles says that the files of a sandbox came in; guarded by Gate.changing.
+	madeOfFiles bool
 }
 
 type initRequest struct {
@@ -69,6 +75,15 @@ type initRequest struct {
 	PidsLimit       int               `json:"pids_limit"`
 	DeadlineUnixMs  *int64            `json:"deadline_unix_ms"`
 	Tenant          string            `json:"tenant"`
+	// Start is run once the sandbox serves; whether it can be started is told by a step that is not mandatory.
+	Start *startCommand `json:"start"`
+}
+
+// startCommand is what a template runs in each of its sandboxes.
+type startCommand struct {
+	Command string `json:"command"`
+	User    string `json:"user"`
+	Workdir string `json:"workdir"`
 }
 
 // Attestation is what an incarnation says it has done to be itself and no copy of another.
@@ -137,8 +152,8 @@ func (q *initRequest) check(accounts *account.Book, ahead *preparation) error {
 		return bad("machine_id", "must be 32 lower-case hexadecimal digits")
 	case len(q.AccessToken) < 16:
 		return bad("access_token", "must have at least 16 characters")
-	case len(q.HostKey) < 16:
-		return bad("host_key", "must have at least 16 characters")
+	case len(q.HostKey) < HostKeyMin:
+		return bad("host_key", fmt.Sprintf("must have at least %d characters", HostKeyMin))
 	case q.PidsLimit < 0:
 		return bad("pids_limit", "must be 0 (no limit) or more")
 	case q.DefaultWorkdir != "" && !filepath.IsAbs(q.DefaultWorkdir):
@@ -331,6 +346,7 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		return i.renewSSHKeys()
 	})
 	step("shells", true, func() (string, string) {
+		i.KeepShells()
 		if i.RefitShells(!ahead.copy || ahead.hooks) { // hooks run after this
 			return done, "replaced"
 		}
@@ -366,6 +382,9 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 			i.OnUnlocked(before.SandboxID != id.SandboxID, before.Generation != id.Generation)
 		}
 		i.Gate.open(id)
+		if start := q.Start; start != nil {
+			step("start_command", false, simple(func() error { return i.StartLeft(start.Command, start.User, start.Workdir) }))
+		}
 	} else {
 		restore()
 	}

@@ -40,6 +40,9 @@ type preparation struct {
 	files openFiles
 }
 
+// HostKeyMin is the least length of a host's key, in characters.
+const HostKeyMin = 16
+
 // tmpMarker is in templates so that gVisor does not mount a tmpfs over an empty /tmp; once booted it has done its work.
 const tmpMarker = "/tmp/.torpor-on-disk"
 
@@ -68,9 +71,10 @@ func (i *Initializer) Presets() Presets {
 }
 
 // ServePrepare answers POST /torpor/prepare, accepted only while locked and before any init: it does ahead what an init
-// need not be waited for, since it depends on no tenant, and runs one command so that its path is paged in. A waiting
-// copy is prepared after its restore; what init then finds done it does not do again. The gate stays locked. Where files of a
-// sandbox have come in, it takes the key that they came with.
+// need not be waited for, since it depends on no tenant, and runs one command so that its path is paged in, unless files of a
+// sandbox have come in. A waiting copy is prepared after its restore; what init then finds done it does not do again. The gate
+// stays locked. The first prepare may bring a key, which init and every other must name from then on, so that nothing of the
+// template, which runs from here on, can pass for the host; where files of a sandbox have come in, theirs is that key.
 func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 	refuse := func(status int, code, message string) {
 		wire.WriteJSON(w, status, map[string]string{"code": code, "message": message})
@@ -94,8 +98,9 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 		refuseInitialized()
 		return
 	}
-	if key := i.Gate.lastHostKey(); key != "" && !equal(r.Header.Get("X-Torpor-Host-Key"), key) {
-		refuse(http.StatusForbidden, "wrong_host_key", "header X-Torpor-Host-Key is not the key that the sandbox's files came with")
+	key := r.Header.Get("X-Torpor-Host-Key")
+	if last := i.Gate.lastHostKey(); last != "" && !equal(key, last) {
+		refuse(http.StatusForbidden, "wrong_host_key", "header X-Torpor-Host-Key is not the key that the machine was first prepared with, or that the sandbox's files came with")
 		return
 	}
 	var q prepareRequest
@@ -112,6 +117,9 @@ func (i *Initializer) ServePrepare(w http.ResponseWriter, r *http.Request) {
 	case q.DefaultWorkdir != "" && !filepath.IsAbs(q.DefaultWorkdir):
 		refuse(http.StatusBadRequest, "invalid_argument", "field default_workdir must be an absolute path")
 		return
+	}
+	if i.Gate.lastHostKey() == "" && len(key) >= HostKeyMin {
+		i.Gate.await(key) // before anything of the template runs
 	}
 	if err := i.prepare(&q); err != nil {
 		refuse(http.StatusInternalServerError, "internal", err.Error())
@@ -131,6 +139,7 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 		i.presetsMu.Unlock()
 		i.RefitShells(true)
 	}
+	i.KeepShells()
 	if len(q.Services) > 0 {
 		if err := i.startServices(q); err != nil && !q.ServicesMayFail {
 			return err
@@ -178,7 +187,9 @@ func (i *Initializer) prepare(q *prepareRequest) error {
 		i.prepared.pidsLimit = q.PidsLimit
 	}
 	i.rehearse()
-	i.WarmUp()
+	if !i.madeOfFiles { // somebody waits for that sandbox, and its profile may take as long as it likes
+		i.WarmUp()
+	}
 	return nil
 }
 

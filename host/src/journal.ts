@@ -28,6 +28,8 @@ interface GuestSettings {
   env: Record<string, string>;
   user: string;
   workdir: string;
+  /** What runs in it from its template on: a shell command, started anew by a wake from files alone. */
+  start?: { command: string; user: string; workdir: string } | undefined;
   /** Sealed, see `secret-box.ts`; absent for none, and of a machine that has ended. */
   secrets?: string | undefined;
 }

@@ -153,7 +153,7 @@ test("a template that something came to stand on since it was asked, or is being
   const { name, version, acceleration } = bench.driver.info;
   await writeFile(
     join(goldenDir, "golden.json"),
-    JSON.stringify({ driver: name, driver_version: version, acceleration }),
+    JSON.stringify({ driver: name, driver_version: version, acceleration, host_key: "the template's" }),
   );
   const release = bench.driver.hold("restore");
   const made = pools.acquire(`image:${hashOf("a")}`, 64, new AbortController().signal);

@@ -56,6 +56,22 @@ describe("a hibernation without memory", () => {
     expect(bench.events).toEqual(["started", "hibernated", "woken"]);
   });
 
+  test("has what its template started in it started anew, which a wake with memory has not", async () => {
+    const start = { command: "serve", user: "worker", workdir: "/app" };
+    await bench.machines.create("two", TEST_SPEC);
+    await bench.machines.snapshot("two", "snapshotofatemplate00", {
+      defaults: { env: {}, user: "worker", workdir: "/app", start },
+    });
+    await create("its files", { from_snapshot: "snapshotofatemplate00" });
+    expect(guest().inits.at(-1)).not.toHaveProperty("start");
+    await bench.machines.hibernate("one", true);
+    await bench.machines.wake("one");
+    expect(guest().inits.at(-1)).not.toHaveProperty("start");
+    await bench.machines.hibernate("one", false);
+    await bench.machines.wake("one");
+    expect(guest().inits.at(-1)).toMatchObject({ start });
+  });
+
   test("is woken by no work, but by a wake", async () => {
     await create();
     await bench.machines.hibernate("one", false);

@@ -24,7 +24,10 @@ afterEach(async () => {
 
 function open(options: Partial<PoolOptions> = {}): Pool {
   const pool = new Pool({
-    template: { name: "base", golden: { imageDir: "", root: { imagePath: "" } } },
+    template: {
+      name: "base",
+      golden: { imageDir: "", root: { imagePath: "" }, hostKey: "key of the template" },
+    },
     driver: bench.driver,
     slots: bench.slots,
     clock: bench.clock,

@@ -29,6 +29,8 @@ export const LIMITS = {
   /** Linux PATH_MAX less the NUL. */
   maxPathBytes: 4095,
   maxCommandBytes: 1024 * 1024,
+  /** Characters of a template's start command. */
+  maxStartCommandLength: 64 * 1024,
   defaultExecTimeoutSeconds: 60,
   defaultCodeTimeoutSeconds: 300,
   maxExecTimeoutSeconds: 86_400,

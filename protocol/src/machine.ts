@@ -295,7 +295,21 @@ export const createSnapshotSchema = z.strictObject({
    */
   copies: z.number().int().min(0).max(LIMITS.maxForkCount).default(0),
   /** What commands in machines made from it start with, where they name nothing else. Default: as in the machine itself. */
-  defaults: z.strictObject({ env: envSchema, user: userNameSchema, workdir: guestPathSchema }).optional(),
+  defaults: z
+    .strictObject({
+      env: envSchema,
+      user: userNameSchema,
+      workdir: guestPathSchema,
+      /** What is started anew in them when they wake from files alone; otherwise it is thought to run already. */
+      start: z
+        .strictObject({
+          command: z.string().min(1).max(LIMITS.maxStartCommandLength),
+          user: userNameSchema,
+          workdir: guestPathSchema,
+        })
+        .optional(),
+    })
+    .optional(),
 });
 export type SnapshotDefaults = NonNullable<z.output<typeof createSnapshotSchema>["defaults"]>;
 

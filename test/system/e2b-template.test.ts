@@ -152,6 +152,28 @@ describe("templates built with E2B's published builder", () => {
     await Promise.all(both.map((made) => made.kill()));
   });
 
+  test("the start command is started anew in a sandbox that wakes from its files alone", async () => {
+    await app();
+    const made = await Sandbox.create("app", { ...options(), envs: { MINE: "too" } });
+    const ours = await client().sandboxes.get(made.sandboxId);
+    await ours.hibernate({ memory: false });
+    await ours.wake();
+    const page = await eventually("what it serves", async () => {
+      return (await made.commands.run("curl -sf localhost:8123/index.html")).stdout;
+    });
+    expect(page).toBe("<p>home</p>");
+    expect(await made.commands.run("pgrep -cf '^python3 -m http.server'")).toMatchObject({ stdout: "1\n" });
+    expect(
+      (await made.commands.run("tr '\\0' '\\n' < /proc/$(pgrep -f '^python3 -m http.server')/environ"))
+        .stdout,
+    ).toMatch(/^COLOUR=blue$[^]*^MINE=too$|^MINE=too$[^]*^COLOUR=blue$/m);
+    // Its own memory, once kept, has the process in it: nothing is started a second time.
+    await ours.hibernate();
+    await ours.wake();
+    expect(await made.commands.run("pgrep -cf '^python3 -m http.server'")).toMatchObject({ stdout: "1\n" });
+    await made.kill();
+  });
+
   test("sandboxes have the cores and the memory the template was built with", async () => {
     expect(await (await sandbox()).getInfo()).toMatchObject({ cpuCount: 2, memoryMB: 512 });
   });

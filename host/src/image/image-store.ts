@@ -38,6 +38,7 @@ const manifestSchema = z.object({
     env: z.record(z.string(), z.string()),
     user: z.string(),
     workdir: z.string(),
+    start: z.object({ command: z.string(), user: z.string(), workdir: z.string() }).optional(),
     /** Sealed. */
     secrets: z.string().optional(),
   }),

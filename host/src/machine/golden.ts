@@ -5,7 +5,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { CodedError } from "@torpor/protocol";
 import type { Driver, MachineLimits, MachineRoot, RootSurroundings } from "../driver/driver.ts";
 import { sync } from "../sync.ts";
-import { GuestClient, type GuestPreparation } from "./guest-client.ts";
+import { GuestClient, type GuestPreparation, newHostKey } from "./guest-client.ts";
 import type { TemplateManifest } from "../template/manifest.ts";
 import type { Slots } from "./slots.ts";
 
@@ -14,6 +14,8 @@ export interface Golden {
   imageDir: string;
   /** The root filesystem it stands on. */
   root: MachineRoot;
+  /** What its copies ask for before they take an identity: programs of the template run in them, and must give them none. */
+  hostKey: string;
 }
 
 interface GoldenManifest {
@@ -21,6 +23,7 @@ interface GoldenManifest {
   driver_version: string;
   acceleration: string;
   baked_at: string;
+  host_key?: string;
 }
 
 const MANIFEST = "golden.json";
@@ -54,6 +57,7 @@ export async function findGolden(goldenDir: string, driver: Driver): Promise<Gol
   }
   const { name, version, acceleration } = driver.info;
   if (
+    manifest.host_key === undefined || // of an earlier Torpor
     manifest.driver !== name ||
     manifest.driver_version !== version ||
     manifest.acceleration !== acceleration
@@ -61,7 +65,9 @@ export async function findGolden(goldenDir: string, driver: Driver): Promise<Gol
     return undefined;
   const root = findRoot(goldenDir);
   // One baked by a Torpor that did not pack roots yet is none of this build.
-  return root === undefined ? undefined : { imageDir: join(goldenDir, IMAGE), root };
+  return root === undefined
+    ? undefined
+    : { imageDir: join(goldenDir, IMAGE), root, hostKey: manifest.host_key };
 }
 
 /** The root filesystem that a template was packed into, for whatever build; undefined when there is none. */
@@ -107,6 +113,7 @@ export async function bakeGolden(options: {
   await mkdir(unfinished, { recursive: true, mode: 0o700 });
   const place = await slots.make(diskMib, "none");
   const guest = new GuestClient(place.address);
+  const hostKey = newHostKey();
   try {
     const root = await driver.packRoot(rootfsDir, join(unfinished, ROOT), signal, within);
     const machine = await driver.boot(root, place, limits, signal);
@@ -118,7 +125,7 @@ export async function bakeGolden(options: {
       );
     await guest.prepare(
       { ...templatePreparation(settings), services_timeout_ms: SERVICES_TIMEOUT_MS },
-      { timeoutMs: PREPARE_TIMEOUT_MS },
+      { timeoutMs: PREPARE_TIMEOUT_MS, hostKey },
     );
     await delay(SETTLE_MS);
     guest.close(); // no connection of ours goes into the image
@@ -131,8 +138,9 @@ export async function bakeGolden(options: {
       driver_version: version,
       acceleration,
       baked_at: new Date().toISOString(),
+      host_key: hostKey,
     };
-    await writeFile(join(unfinished, MANIFEST), JSON.stringify(manifest));
+    await writeFile(join(unfinished, MANIFEST), JSON.stringify(manifest), { mode: 0o600 });
     await mkdir(dirname(goldenDir), { recursive: true });
     await rm(goldenDir, { recursive: true, force: true });
     await rename(unfinished, goldenDir);
@@ -141,5 +149,5 @@ export async function bakeGolden(options: {
     await slots.clear(place.slot);
     await rm(unfinished, { recursive: true, force: true });
   }
-  return { imageDir: join(goldenDir, IMAGE), root: { imagePath: join(goldenDir, ROOT) } };
+  return { imageDir: join(goldenDir, IMAGE), root: { imagePath: join(goldenDir, ROOT) }, hostKey };
 }

@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { Agent, type IncomingMessage, request } from "node:http";
 import type { Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
@@ -40,7 +41,7 @@ export interface GuestIdentity {
   env: Record<string, string>;
   access_token: string;
   host_key: string;
-  /** The key in force when the guest was frozen, or that its files came with. */
+  /** The key in force when the guest was frozen, or with which it was prepared before it was anybody's. */
   previous_host_key?: string;
   entropy_base64: string;
   resolv_conf: string;
@@ -49,6 +50,8 @@ export interface GuestIdentity {
   pids_limit: number;
   deadline_unix_ms?: number;
   tenant: string;
+  /** A shell command that is run once it serves. */
+  start?: { command: string; user: string; workdir: string };
 }
 
 /** Hooks have limits of their own; this one is for all of them together. */
@@ -56,6 +59,11 @@ const FREEZE_TIMEOUT_MS = 120_000;
 const INIT_TIMEOUT_MS = 15_000;
 /** Largest answer read from a guest on these calls, bytes. */
 const MAX_ANSWER_BYTES = 256 * 1024;
+
+/** What proves to an agent that it is the host who speaks: 192 random bits. */
+export function newHostKey(): string {
+  return randomBytes(24).toString("hex");
+}
 
 /** HTTP to the agent of one machine. Keep-alive connections are its own and go with {@link GuestClient.close}. */
 export class GuestClient {
@@ -109,7 +117,7 @@ export class GuestClient {
   /**
    * Does ahead of init what depends on no tenant and pages in the path of a command; the guest stays locked.
    *
-   * @param options.hostKey the one that its files came with, where any did
+   * @param options.hostKey of a fresh boot the one that it takes on, of others the one that it has
    * @throws CodedError `guest_unavailable`
    */
   async prepare(

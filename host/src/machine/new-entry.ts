@@ -4,6 +4,7 @@ import type { ResolvedMachineSpec } from "@torpor/protocol";
 import type { MachineEntry } from "../journal.ts";
 import type { SecretBox } from "../secret-box.ts";
 import { momentOf } from "./boot-moment.ts";
+import { newHostKey } from "./guest-client.ts";
 
 /** The journal's first word on a machine: what is meant to be. */
 export function newEntry(
@@ -34,7 +35,7 @@ export function newEntry(
     startTime: null,
     address: null,
     accessToken: randomBytes(24).toString("hex"),
-    hostKey: randomBytes(24).toString("hex"),
+    hostKey: newHostKey(),
     deadlineUnixMs: deadline,
     deadlineMoment: deadline === null ? null : momentOf(deadline, clock),
     maxLifetimeMoment: spec.max_lifetime_unix_ms === null ? null : momentOf(spec.max_lifetime_unix_ms, clock),

@@ -39,10 +39,11 @@ async function fromTemplate(entry: MachineEntry, parts: MachineParts, signal: Ab
     await slots.clear(acquired.handle.place.slot);
     throw error;
   }
+  const key = { previous_host_key: acquired.hostKey };
   if (acquired.machineId === undefined)
-    return { machine: acquired, identity: { machine_id: entry.machineId } };
+    return { machine: acquired, identity: { ...key, machine_id: entry.machineId } };
   entry.machineId = acquired.machineId; // given while it waited
-  return { machine: acquired, identity: {} };
+  return { machine: acquired, identity: key };
 }
 
 async function fromSnapshot(

@@ -12,6 +12,8 @@ export interface PristineMachine {
   guest: GuestClient;
   /** The one {@link GuestClient.prepare} has given it; undefined when it was not prepared. */
   machineId: string | undefined;
+  /** What its init must name. */
+  hostKey: string;
   /** Where it came from, see protocol `Machine.source`. */
   source: "pool" | "shell" | "cold";
 }
@@ -310,10 +312,11 @@ export class Pool {
     try {
       const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, signal);
       if (!locked) throw new Error(`the machine restored in slot ${handle.place.slot} is not locked`);
-      if (source !== "pool") return { handle, guest, source, machineId: undefined };
+      const { hostKey } = template.golden;
+      if (source !== "pool") return { handle, guest, source, hostKey, machineId: undefined };
       const preparation = this.#options.preparation();
-      await guest.prepare(preparation);
-      return { handle, guest, source, machineId: preparation.machine_id };
+      await guest.prepare(preparation, { hostKey });
+      return { handle, guest, source, hostKey, machineId: preparation.machine_id };
     } catch (error) {
       guest.close();
       await slots.clear(handle.place.slot);

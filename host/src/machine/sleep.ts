@@ -1,4 +1,3 @@
-import { randomBytes } from "node:crypto";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Log } from "@torpor/base";
@@ -9,7 +8,7 @@ import type { MachineEntry } from "../journal.ts";
 import type { Router } from "../network/router.ts";
 import { checkImageFits, type Headroom } from "./capacity.ts";
 import { loadChanges, saveChanges } from "./guest-changes.ts";
-import { GuestClient, type GuestPreparation } from "./guest-client.ts";
+import { GuestClient, type GuestPreparation, newHostKey } from "./guest-client.ts";
 import type { SnapshotOptions } from "./snapshots.ts";
 
 /** Awaited with the place of a machine before an image goes into it. */
@@ -232,7 +231,7 @@ export class Sleep {
       if (!locked) throw new CodedError("internal", `the machine booted for image ${id} is not locked`);
       await verified;
       // What is started below is the sandbox's own, and runs before init.
-      const hostKey = randomBytes(24).toString("hex");
+      const hostKey = newHostKey();
       const loaded = await loadChanges(guest, join(images.dataDir(id), CHANGES), { hostKey, signal });
       if (loaded.skipped > 0)
         log.warn({ op: "image.boot", outcome: "skipped", sandboxId: manifest.machine_id, ...loaded });

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import type { MachineEntry } from "../journal.ts";
 import { RESOLV_CONF } from "../resolvers.ts";
-import type { GuestIdentity } from "./guest-client.ts";
+import { type GuestIdentity, newHostKey } from "./guest-client.ts";
 import type { MachineParts } from "./machine-parts.ts";
 import type { Standing } from "./phase.ts";
 import { withoutSecrets } from "./without-secrets.ts";
@@ -13,7 +13,7 @@ export const GUEST_PIDS_LIMIT = 1024;
 const REDACTED_FOR_MS = 60_000;
 
 /** What differs between the restores of one machine. */
-type Incarnation = Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation">;
+type Incarnation = Pick<GuestIdentity, "machine_id" | "previous_host_key" | "generation" | "start">;
 
 /**
  * Gives a freshly restored, locked machine its limits, egress and identity: after this the guest serves. Notes in the
@@ -75,7 +75,7 @@ async function introduce(
   const { spec, settings } = entry;
   signal.throwIfAborted();
   signal.addEventListener("abort", () => guest.close(), { once: true });
-  const hostKey = randomBytes(24).toString("hex");
+  const hostKey = newHostKey();
   const secrets = secretBox.unseal(settings.secrets, spec.tenant);
   const values = Object.values(secrets);
   if (values.length > 0) clock.after(REDACTED_FOR_MS, secretValues.hold(values));

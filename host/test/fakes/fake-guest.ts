@@ -26,7 +26,7 @@ export class FakeGuest {
   files = "";
   /** How a stream of them ends. */
   streams: "whole" | "says that it failed" | "breaks off" = "whole";
-  /** The key that they came with, until an init. */
+  /** The key that they came with, or that it was first prepared with, until an init. */
   #awaited: string | string[] | undefined;
   readonly #server: Server;
   readonly #behaviour: () => InitBehaviour;
@@ -91,6 +91,7 @@ export class FakeGuest {
       return this.silent ? undefined : { status: 204 };
     }
     if (path === "/torpor/prepare") {
+      this.#awaited ??= headers["x-torpor-host-key"];
       if (headers["x-torpor-host-key"] !== this.#awaited) return { status: 403 };
       this.preparations += 1;
       return { status: 200, json: {} };

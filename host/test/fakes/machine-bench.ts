@@ -73,6 +73,7 @@ export class MachineBench {
             handle,
             guest: new GuestClient(place.address),
             machineId: undefined,
+            hostKey: "",
             source: "cold",
             template,
           };

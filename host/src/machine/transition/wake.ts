@@ -46,6 +46,7 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
       generation: entry.generation + 1,
       machine_id: entry.machineId,
       previous_host_key: restored.previousHostKey,
+      ...(manifest.memory || entry.settings.start === undefined ? {} : { start: entry.settings.start }),
     };
     putTtlBack = held.renewTtl();
     await unlock(entry, restored, incarnation, held.parts, signal);

@@ -1,3 +1,4 @@
+import { LIMITS } from "@torpor/protocol";
 import { z } from "zod";
 
 const text = z.string().max(256 * 1024);
@@ -26,7 +27,7 @@ export const buildSpecSchema = z.object({
     )
     .max(1000)
     .nullish(),
-  startCmd: text.nullish(),
+  startCmd: z.string().max(LIMITS.maxStartCommandLength).nullish(),
   readyCmd: text.nullish(),
   force: z
     .boolean()

@@ -91,7 +91,14 @@ export async function runBuild(
       signal.throwIfAborted();
     }
     step = "finalize";
-    const defaults = { env: context.env, user: context.user, workdir: context.workdir };
+    const { env, user, workdir } = context;
+    const command = spec.startCmd?.trim() ?? "";
+    const defaults = {
+      env,
+      user,
+      workdir,
+      ...(command === "" ? {} : { start: { command, user, workdir } }),
+    };
     await untilReady(sandbox, spec, context, { buildLog, clock: parts.clock, signal });
     signal.throwIfAborted();
     buildLog.add(step, "info", "[finalize] writing the template's image");
