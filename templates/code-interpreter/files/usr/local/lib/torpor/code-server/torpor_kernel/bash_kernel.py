@@ -113,8 +113,16 @@ class _Shell:
         return self._read_until(token, write)
 
     def settle(self, write: Any) -> None:
-        """After an interrupt: waits until the shell takes commands again."""
-        self.run(":", {}, write)
+        """
+        After an interrupt: waits until the shell takes commands again. One that came between two commands stopped neither, so
+        that another follows and meets this: it must not end what the execution's reply waits for.
+        """
+        while True:
+            try:
+                self.run(":", {}, write)
+                return
+            except KeyboardInterrupt:
+                continue
 
     def end(self) -> None:
         self.process.kill()
