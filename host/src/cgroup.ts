@@ -122,6 +122,9 @@ export class CgroupTree {
   }
 }
 
+/** A killed group is looked at every millisecond for so long: its memory goes in a few tens. */
+const SHORT_WAITS = 100;
+
 /** One machine's cgroup on every controller. */
 export class Cgroup {
   readonly #version: 1 | 2;
@@ -282,15 +285,15 @@ export class Cgroup {
     timeoutMs = 10_000,
   }: { onEmpty?: () => void; timeoutMs?: number } = {}): Promise<void> {
     const deadline = performance.now() + timeoutMs;
-    for (let waitMs = 1; ; waitMs = Math.min(waitMs + 1, 20)) {
+    for (let tries = 0; ; tries += 1) {
       const pids = this.pids();
       if (pids.length === 0) break;
       if (performance.now() > deadline)
         throw new Error(`processes ${pids.join(", ")} outlive SIGKILL in ${this.#directories().join(", ")}`);
       for (const pid of pids) signal(pid, "SIGKILL");
-      if (waitMs === 1) this.#hurry();
+      if (tries === 0) this.#hurry();
       this.#thawKilled();
-      await delay(waitMs);
+      await delay(tries < SHORT_WAITS ? 1 : 20);
     }
     onEmpty?.();
     // A group whose last process has just been reaped may be busy for a moment.

@@ -80,7 +80,7 @@ async function main(): Promise<void> {
     runsc,
     platform: config.platform,
     cgroups,
-    cacheDir: join(hostDir, "cache", "disks"),
+    cacheDir: join(hostDir, "cache"),
     hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
   });
   const slots = new Slots({
@@ -162,6 +162,9 @@ async function main(): Promise<void> {
   machines.watch();
   scope.defer(() => machines.stopWatching());
   await pools.start();
+  slots.keepSpare();
+  driver.keepReady();
+  scope.defer(() => driver.close());
   const reconciliation = new Reconciliation({ machines, slots, images, log });
   const sweepImages = (): Promise<void> => pools.sweepImages(() => machines.templatesInUse());
   scope.defer(keepTidy(journal, reconciliation, sweepImages, log));

@@ -15,6 +15,7 @@ import { createHash } from "node:crypto";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { crc32 } from "node:zlib";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { type ImageManifest, ImageStore, type NewImage } from "../src/image/image-store.ts";
 
@@ -115,7 +116,7 @@ describe("committing an image", () => {
     expect(manifest.files.find(({ name }) => name === "pages.img")).toEqual({
       name: "pages.img",
       size: whole.length,
-      sha256: createHash("sha256").update(whole).digest("hex"),
+      crc32: crc32(whole).toString(16).padStart(8, "0"),
     });
     await store.verify(manifest);
   });
@@ -230,6 +231,28 @@ describe("a damaged image", () => {
       code: "image_corrupt",
       details: { file: "pages.img" },
       message: expect.stringMatching(message) as string,
+    });
+  });
+
+  test("is told from a whole one by the checksum that earlier versions wrote, too", async () => {
+    const { files, ...rest } = await commit();
+    const earlier = files.map(({ name, size }) => ({
+      name,
+      size,
+      sha256: createHash("sha256")
+        .update(readFileSync(join(directory, ID, "data", name)))
+        .digest("hex"),
+    }));
+    writeFileSync(join(directory, ID, "manifest.json"), JSON.stringify({ ...rest, files: earlier }));
+    const manifest = await store.find(ID);
+    expect(manifest?.files).toEqual(earlier);
+    await store.verify(manifest as ImageManifest);
+    appendFileSync(pages(), "x");
+    truncateSync(pages(), 299_999);
+    appendFileSync(pages(), "x");
+    await expect(store.verify(manifest as ImageManifest)).rejects.toMatchObject({
+      code: "image_corrupt",
+      details: { file: "pages.img" },
     });
   });
 

@@ -39,9 +39,10 @@ export async function openGvisorBed(
     runsc: await inspectRunsc(findRunsc(undefined)),
     platform: "systrap",
     cgroups,
-    cacheDir: join(stateDir, "disks"),
+    cacheDir: join(stateDir, "cache"),
     hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
   });
+  driver.keepReady();
   await mkdir(join(stateDir, "host"));
   const slots = new Slots({
     router,
@@ -59,6 +60,7 @@ export async function openGvisorBed(
     root: { imagePath: join(base, "golden", "gvisor-systrap", "root.img") },
     close: async () => {
       await slots.sweep();
+      await driver.close();
       await router.remove();
       cgroups.close();
       keeper.forget(ending);

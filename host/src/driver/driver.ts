@@ -125,9 +125,14 @@ export interface Driver {
    * Writes memory and disk to `imageDir` (made by it), not yet durable; the machine goes on running. Its CPU limit does not
    * hold meanwhile: what works is the runtime, not the machine's user.
    *
+   * @param options.onCopied awaited, once all of the machine is in the image's files: what is left to do is with those alone
    * @throws CodedError `guest_unavailable` while a program inside makes a connection that is not answered
    */
-  checkpoint(machine: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void>;
+  checkpoint(
+    machine: MachineHandle,
+    imageDir: string,
+    options?: { signal?: AbortSignal | undefined; onCopied?: () => Promise<void> | void },
+  ): Promise<void>;
   /** Changes the limits of a living machine. */
   limit(machine: MachineHandle, limits: MachineLimits): void;
   /** Ends every process of the machine at once; its files stay. Idempotent; also for one that died by itself. */

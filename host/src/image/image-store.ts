@@ -1,12 +1,17 @@
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { isDeepStrictEqual } from "node:util";
 import { CodedError, networkPolicySchema } from "@torpor/protocol";
 import { z } from "zod";
-import { Checksums } from "./checksum.ts";
+import { Checksums, sha256Of } from "./checksum.ts";
 import { sync } from "../sync.ts";
 import { writingBack } from "./write-back.ts";
 
-const fileSchema = z.object({ name: z.string(), size: z.number().int(), sha256: z.string() });
+const sizedSchema = z.object({ name: z.string(), size: z.number().int() });
+const fileSchema = z.union([
+  sizedSchema.extend({ crc32: z.string() }),
+  sizedSchema.extend({ sha256: z.string() }), // as earlier versions wrote it
+]);
 
 /** What an image is and what may restore it. Written last; an image without it is none. */
 const manifestSchema = z.object({
@@ -89,7 +94,8 @@ export class ImageStore {
   /**
    * Has `write` make a directory with the image's files, which need not be synced, and commits it. A fork's is only kept.
    *
-   * @param growing names of files that `write` appends to and never changes: they are hashed while they are written
+   * @param growing names of files that `write` appends to and never changes, and that hold the most: they are read for their
+   *   checksums and sent to the disk while they are written
    * @throws whatever `write` throws, or the file system; nothing stays then
    */
   commit(
@@ -119,7 +125,7 @@ export class ImageStore {
     try {
       await rm(unfinished, { recursive: true, force: true });
       await mkdir(unfinished, { recursive: true, mode: 0o700 });
-      await this.#checksums.following(followed, () => writingBack(dataDir, () => write(dataDir)));
+      await this.#checksums.following(followed, () => writingBack(followed, () => write(dataDir)));
       const names = (await readdir(dataDir)).toSorted();
       const syncing = Promise.all(names.map((name) => sync(join(dataDir, name))));
       syncing.catch(() => {}); // looked at below
@@ -228,12 +234,14 @@ export class ImageStore {
           { details: { file: expected.name } },
         );
       const path = join(this.dataDir(manifest.id), expected.name);
-      const actual = await this.#checksums.of(path).catch((error: unknown) => {
+      const reading = "crc32" in expected ? this.#checksums.of(path) : sha256Of(path);
+      const actual = await reading.catch((error: unknown) => {
         throw corrupt(`cannot be read (${String(error)})`);
       });
       if (actual.size !== expected.size)
         throw corrupt(`has ${actual.size} bytes instead of ${expected.size}`);
-      if (actual.sha256 !== expected.sha256) throw corrupt("does not have the checksum it was written with");
+      if (!isDeepStrictEqual({ name: expected.name, ...actual }, expected))
+        throw corrupt("does not have the checksum it was written with");
     }
   }
 

@@ -130,7 +130,7 @@ export async function bakeGolden(options: {
     await delay(SETTLE_MS);
     guest.close(); // no connection of ours goes into the image
     const image = join(unfinished, IMAGE);
-    await driver.checkpoint(machine, image, signal);
+    await driver.checkpoint(machine, image, { signal });
     await Promise.all([...(await readdir(image)).map((name) => sync(join(image, name))), sync(image)]);
     const { name, version, acceleration } = driver.info;
     const manifest: GoldenManifest = {

@@ -122,7 +122,13 @@ export class Sleep {
     const { name, version, acceleration, growingFiles } = driver.info;
     const { id, kind, defaults } = image;
     const { slot } = machine.handle.place;
-    const copy = (dataDir: string): Promise<void> => driver.checkpoint(machine.handle, dataDir, signal);
+    // It is to wake from this image: nothing may happen inside that the image does not know of.
+    const copied = async (): Promise<void> => {
+      if (image.kind === "hibernation") await driver.pause(machine.handle);
+      onCopied();
+    };
+    const copy = (dataDir: string): Promise<void> =>
+      driver.checkpoint(machine.handle, dataDir, { signal, onCopied: copied });
     const commit = (refusing: boolean): Promise<ImageManifest> =>
       images.commit(
         {
@@ -158,10 +164,8 @@ export class Sleep {
               signal,
             });
             machine.guest.close();
+            await copied();
           }
-          // It is to wake from this image: nothing may happen inside that the image does not know of.
-          if (image.kind === "hibernation") await driver.pause(machine.handle);
-          onCopied();
         },
         image.memory ? growingFiles : [CHANGES],
       );

@@ -13,6 +13,9 @@ const SWEEP_WIDTH = 4;
 /** What is made ahead may go anywhere, as most machines may; nothing runs in it yet. */
 const AHEAD_EGRESS: NetworkPolicy = "internet";
 const LAPSE_MS = 10_000;
+const REPLENISH_AFTER_MS = 1_000;
+/** What a slot whose processes are gone has left is removed after so long. */
+const TIDY_AFTER_MS = 25;
 
 export interface SlotsOptions {
   router: Pick<Router, "addSlot" | "removeSlot" | "setEgress" | "slotsInPlace">;
@@ -38,6 +41,9 @@ export class Slots {
   /** Taken for places that will be asked for. */
   readonly #ahead: { slot: number; network: Promise<SlotNetwork> }[] = [];
   #lapse: NodeJS.Timeout | undefined;
+  /** As many of those ahead are kept, see {@link Slots.keepSpare}. */
+  #spares = 0;
+  #replenishing: NodeJS.Timeout | undefined;
   #next = 1;
 
   constructor(options: SlotsOptions) {
@@ -59,6 +65,7 @@ export class Slots {
   async make(diskMib: number, egress: NetworkPolicy): Promise<MachinePlace> {
     const { router } = this.#options;
     const ahead = this.#ahead.shift();
+    this.#replenishLater();
     const slot = ahead?.slot ?? this.#pick();
     const directory = this.#directoryOf(slot);
     try {
@@ -80,18 +87,43 @@ export class Slots {
    * taken after ten seconds are removed.
    */
   expect(count: number): void {
-    for (let index = 0; index < count && this.#taken.size < MAX_SLOT; index++) {
-      const slot = this.#pick();
-      const network = this.#options.router.addSlot(slot, AHEAD_EGRESS);
-      network.catch(() => {}); // told to whoever takes it
-      this.#ahead.push({ slot, network });
-    }
+    for (let index = 0; index < count && this.#taken.size < MAX_SLOT; index++) this.#makeAhead();
     clearTimeout(this.#lapse);
     this.#lapse = setTimeout(() => this.#dropAhead(), LAPSE_MS).unref();
   }
 
+  /**
+   * Keeps the network of one place made from now on, for a machine that nothing was prepared for: it is the longest of what
+   * a place needs. Made anew a second after it was taken, when whoever took it has its machine.
+   */
+  keepSpare(): void {
+    this.#spares = 1;
+    if (this.#ahead.length < this.#spares && this.#taken.size < MAX_SLOT) this.#makeAhead();
+  }
+
+  #replenishLater(): void {
+    if (this.#spares === 0) return;
+    clearTimeout(this.#replenishing);
+    this.#replenishing = setTimeout(() => this.keepSpare(), REPLENISH_AFTER_MS).unref();
+  }
+
+  #makeAhead(): void {
+    const slot = this.#pick();
+    const ahead = { slot, network: this.#options.router.addSlot(slot, AHEAD_EGRESS) };
+    this.#ahead.push(ahead);
+    ahead.network.catch(() => {
+      // Nobody's yet: the next place is made from nothing, and whoever it is for hears what is wrong.
+      const index = this.#ahead.indexOf(ahead);
+      if (index !== -1) this.#drop(this.#ahead.splice(index, 1));
+    });
+  }
+
   #dropAhead(): void {
-    for (const { slot, network } of this.#ahead.splice(0))
+    this.#drop(this.#ahead.splice(this.#spares));
+  }
+
+  #drop(places: { slot: number; network: Promise<SlotNetwork> }[]): void {
+    for (const { slot, network } of places)
       this.#tidyBehind(
         network.catch(() => {}).then(() => this.clear(slot)),
         slot,
@@ -124,7 +156,12 @@ export class Slots {
    */
   async release(slot: number): Promise<void> {
     await this.#options.driver.stop(this.placeOf(slot, "", 0));
-    this.#tidyBehind(this.clear(slot), slot);
+    // Starting its programs holds this process up: the caller's answer goes first.
+    const answered = new Promise((resolve) => setTimeout(resolve, TIDY_AFTER_MS));
+    this.#tidyBehind(
+      answered.then(() => this.clear(slot)),
+      slot,
+    );
   }
 
   #tidyBehind(clearing: Promise<void>, slot: number): void {
@@ -134,8 +171,10 @@ export class Slots {
     this.#tidying.add(tidying);
   }
 
-  /** Removes what was made ahead and not taken, and waits until no slot is being cleared behind its caller. Never rejects. */
+  /** Removes what was made ahead and not taken, makes no more of it by itself, and waits until no slot is being cleared behind its caller. Never rejects. */
   async tidyUp(): Promise<void> {
+    this.#spares = 0;
+    clearTimeout(this.#replenishing);
     this.#dropAhead();
     await Promise.all(this.#tidying);
   }

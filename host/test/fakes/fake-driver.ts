@@ -177,7 +177,11 @@ export class FakeDriver implements Driver {
     if (machine !== undefined) machine.paused = false;
   }
 
-  async checkpoint({ place }: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
+  async checkpoint(
+    { place }: MachineHandle,
+    imageDir: string,
+    { signal, onCopied }: Parameters<Driver["checkpoint"]>[2] = {},
+  ): Promise<void> {
     const { memory, guest, paused } = this.machine(place.slot);
     if (paused) throw new Error("the fake driver cannot photograph a machine that is stopped");
     // A restored copy must be locked by construction.
@@ -185,6 +189,7 @@ export class FakeDriver implements Driver {
     await mkdir(imageDir, { recursive: true });
     await this.#step("checkpoint", signal);
     await writeFile(join(imageDir, IMAGE_FILE), JSON.stringify({ memory, files: guest.files }));
+    await onCopied?.();
   }
 
   limit({ place }: MachineHandle, limits: MachineLimits): void {

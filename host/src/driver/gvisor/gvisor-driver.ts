@@ -21,7 +21,8 @@ import type {
 import { writeBundle } from "./bundle.ts";
 import { DiskImages } from "./disk-image.ts";
 import { mendState } from "./mend-state.ts";
-import { PrimedRestore } from "./primed-restore.ts";
+import { Checkpoints, MACHINE_PREFIX } from "./checkpoints.ts";
+import { PrimedCommand } from "./primed-command.ts";
 import { type Platform, type RunscBuild } from "./runsc.ts";
 import { readTraffic } from "./traffic.ts";
 
@@ -29,6 +30,10 @@ import { readTraffic } from "./traffic.ts";
 const MEMORY_OVERHEAD_MIB = 128;
 /** The writable layer, in the machine's directory. */
 const DISK_FILE = "disk.ext4";
+/** In the machine's directory: where a restore that was started ahead waits, and what it then finds its image by. */
+const PRIMED_GATE = "restore.gate";
+const PRIMED_IMAGE = "restore.image";
+const RESTORE_TIMEOUT_MS = 60_000;
 /** Threads of sentry, gofer and systrap's stubs: a fork bomb inside must meet the inner limit long before this one. */
 const PIDS_LIMIT = 8192;
 
@@ -45,7 +50,7 @@ export interface GvisorDriverOptions {
   runsc: RunscBuild;
   platform: Platform;
   cgroups: CgroupTree;
-  /** Holds one blank disk image per size. */
+  /** Holds one blank disk image per size, and what one process at a time has at hand. */
   cacheDir: string;
   /** Whether /proc/sys/net must be hidden from runsc (see launch.sh). */
   hideNetSysctls: boolean;
@@ -57,13 +62,19 @@ export class GvisorDriver implements Driver {
   readonly #options: GvisorDriverOptions;
   readonly #disks: DiskImages;
   /** By slot. */
-  readonly #primed = new Map<number, PrimedRestore>();
+  readonly #primed = new Map<number, PrimedCommand>();
+  readonly #checkpoints: Checkpoints;
   /** Limits in force, by slot; of an adopted machine they are not known. */
   readonly #limits = new Map<number, MachineLimits>();
 
   constructor(options: GvisorDriverOptions) {
     this.#options = options;
-    this.#disks = new DiskImages(options.cacheDir);
+    this.#disks = new DiskImages(join(options.cacheDir, "disks"));
+    this.#checkpoints = new Checkpoints(
+      join(options.cacheDir, "checkpoints"),
+      options.runsc.path,
+      this.#machineFlags(),
+    );
     const { version } = options.runsc;
     this.info = {
       name: "gvisor",
@@ -190,7 +201,8 @@ export class GvisorDriver implements Driver {
 
   async prime({ place }: MachineHandle): Promise<void> {
     const { joinFiles } = this.#options.cgroups.group(String(place.slot));
-    const primed = await PrimedRestore.start(place.directory, (flags, imageDir, signal, timeoutMs) =>
+    const imageDir = join(place.directory, PRIMED_IMAGE);
+    const primed = await PrimedCommand.start(join(place.directory, PRIMED_GATE), (flags, signal, timeoutMs) =>
       this.#launch(
         place,
         { disk: false, join: joinFiles },
@@ -209,7 +221,10 @@ export class GvisorDriver implements Driver {
     try {
       await (primed === undefined || primed.isSpent
         ? this.#launch(place, { disk: false, join: [] }, restoreCommand(place, imageDir), signal)
-        : primed.restore(imageDir, signal));
+        : primed.run(
+            { [join(place.directory, PRIMED_IMAGE)]: imageDir },
+            { timeoutMs: RESTORE_TIMEOUT_MS, signal },
+          ));
     } catch (error) {
       throw startFailure(`restore ${imageDir} into`, place, error);
     }
@@ -223,28 +238,22 @@ export class GvisorDriver implements Driver {
     this.#options.cgroups.group(String(place.slot)).thaw();
   }
 
-  async checkpoint({ place }: MachineHandle, imageDir: string, signal?: AbortSignal): Promise<void> {
+  async checkpoint(
+    { place }: MachineHandle,
+    imageDir: string,
+    { signal, onCopied = () => {} }: Parameters<Driver["checkpoint"]>[2] = {},
+  ): Promise<void> {
     const cgroup = this.#options.cgroups.group(String(place.slot));
-    const limited = cgroup.liftCpuLimit();
     try {
       await mkdir(imageDir, { recursive: true });
+      const limited = cgroup.liftCpuLimit();
       const fromMs = Date.now();
-      // Always -leave-running: the plain form ends the sandbox even when it fails.
-      await run(
-        [
-          this.#options.runsc.path,
-          ...this.#flags(place),
-          "checkpoint",
-          "-leave-running",
-          "-compression=none",
-          "-image-path",
-          imageDir,
-          machineId(place),
-        ],
-        withSignal({ timeoutMs: 120_000 }, signal),
-      );
+      const writing = this.#checkpoints.write({ stateDir: stateDir(place), imageDir, signal });
+      await writing.finally(limited);
+
+      const between = { fromMs, toMs: Date.now() };
       // Where monotonic time cannot be held it goes on, which the guest finds and attests.
-      await mendState(join(imageDir, "checkpoint.img"), { fromMs, toMs: Date.now() });
+      await Promise.all([onCopied(), mendState(join(imageDir, "checkpoint.img"), between)]);
     } catch (error) {
       await rm(imageDir, { recursive: true, force: true });
       // The build takes a connection that was never made for one to be reset (Endpoint.beforeSave), and fails over it.
@@ -255,9 +264,17 @@ export class GvisorDriver implements Driver {
           { cause: error },
         );
       throw startFailure("checkpoint", place, error);
-    } finally {
-      limited();
     }
+  }
+
+  /** Keeps what the next checkpoint needs started ahead, until {@link GvisorDriver.close}. */
+  keepReady(): void {
+    this.#checkpoints.keepSpare();
+  }
+
+  /** Lets go of what it keeps of its own; machines run on. */
+  close(): Promise<void> {
+    return this.#checkpoints.close();
   }
 
   limit({ place: { slot } }: MachineHandle, limits: MachineLimits): void {
@@ -306,7 +323,15 @@ export class GvisorDriver implements Driver {
 
   #flags(place: MachinePlace): string[] {
     return [
-      `--root=${join(place.directory, "runsc")}`,
+      `--root=${stateDir(place)}`,
+      ...this.#machineFlags(),
+      `--panic-log=${join(place.directory, "panic.log")}`,
+    ];
+  }
+
+  /** Those that are the same for every machine. */
+  #machineFlags(): string[] {
+    return [
       `--platform=${this.#options.platform}`,
       "--network=sandbox",
       // The sentry opens no file of the host by itself, so it runs as nobody, in an empty root, without a capability.
@@ -314,7 +339,6 @@ export class GvisorDriver implements Driver {
       "--ignore-cgroups",
       // Without it an external connection in any state makes a checkpoint fail.
       "--net-disconnect-ok=true",
-      `--panic-log=${join(place.directory, "panic.log")}`,
     ];
   }
 
@@ -324,7 +348,7 @@ export class GvisorDriver implements Driver {
     own: { disk: boolean; join: readonly string[] },
     command: readonly string[],
     signal: AbortSignal | undefined,
-    timeoutMs = 60_000,
+    timeoutMs = RESTORE_TIMEOUT_MS,
   ): Promise<void> {
     const disk = own.disk ? [join(place.directory, DISK_FILE), join(place.directory, "overlay")] : ["-", "-"];
     const consoleLog = await open(join(place.directory, "console.log"), "a", 0o600);
@@ -390,7 +414,11 @@ function restoreCommand(place: MachinePlace, imageDir: string): string[] {
 }
 
 function machineId(place: MachinePlace): string {
-  return `m${place.slot}`;
+  return `${MACHINE_PREFIX}${place.slot}`;
+}
+
+function stateDir(place: MachinePlace): string {
+  return join(place.directory, "runsc");
 }
 
 function withSignal<T extends object>(
