@@ -13,7 +13,7 @@ export interface CapturedRun {
 export async function capturedCli(
   args: string[],
   env: NodeJS.ProcessEnv = {},
-  stdin = "",
+  stdin: string | Uint8Array = "",
 ): Promise<CapturedRun> {
   const stdout = new PassThrough();
   const stderr = new PassThrough();
@@ -25,7 +25,7 @@ export async function capturedCli(
   const outputs = Promise.all([collect(stdout), collect(stderr)]);
   const context: CliContext = {
     env: { PATH: process.env["PATH"], TORPOR_STATE_DIR: "/nonexistent/torpor", ...env },
-    stdin: Readable.from(stdin === "" ? [] : [Buffer.from(stdin)]),
+    stdin: Readable.from(stdin === "" ? [] : [Buffer.from(stdin as Uint8Array)]),
     stdout,
     stderr,
     installation: findInstallation(),

@@ -76,6 +76,9 @@ export class FakeApi implements AsyncDisposable {
   readonly queries = new Map<string, string>();
   codeLines: object[] = [];
   previewUrls: object[] = [];
+  /** What the commands were given on standard input. */
+  readonly input: Buffer[] = [];
+  #onInputClosed: () => void = () => {};
   #server = createServer((request, response) => void this.#answer(request, response));
   #count = 0;
 
@@ -153,7 +156,12 @@ export class FakeApi implements AsyncDisposable {
         state: "running",
         previous_state: "running",
         reason: null,
-        changes: { on_idle: "pause", tenant: url.searchParams.get("tenant") },
+        changes: {
+          on_idle: "pause",
+          tenant: url.searchParams.get("tenant"),
+          network: { egress: "none", allow: ["pypi.org"], deny: [] },
+          metadata: { a: "b" },
+        },
       };
       return void response.end(`${JSON.stringify(event)}\n`);
     }
@@ -222,6 +230,11 @@ export class FakeApi implements AsyncDisposable {
       };
       this.snapshots.set(snapshot.id, snapshot);
       return json(201, snapshot);
+    }
+    if (rest === "/processes/e1/stdin") {
+      this.input.push(body);
+      if (url.searchParams.get("close") === "true") this.#onInputClosed();
+      return json(200, { bytes: body.length, closed: true });
     }
     if (rest === "/exec") return this.#exec(JSON.parse(body.toString()), request, response, json);
     const path = url.searchParams.get("path") ?? "";
@@ -311,7 +324,11 @@ export class FakeApi implements AsyncDisposable {
     if (stdout !== "") line({ type: "stdout", data: Buffer.from(stdout).toString("base64") });
     if (stderr !== "") line({ type: "stderr", data: Buffer.from(stderr).toString("base64") });
     if (hangs) return;
-    line({ type: "end", ...end });
-    response.end();
+    const finish = (): void => {
+      line({ type: "end", ...end });
+      response.end();
+    };
+    if ((body as { keep_stdin_open?: boolean }).keep_stdin_open === true) this.#onInputClosed = finish;
+    else finish();
   }
 }

@@ -43,13 +43,18 @@ export const execRequestSchema = z.strictObject({
    * has no limit unless one is given. Time in which the sandbox is paused, written to an image or asleep does not count.
    */
   timeout_seconds: z.number().positive("must be more than 0").max(LIMITS.maxExecTimeoutSeconds).optional(),
-  /** Output kept per stream; the rest is counted and dropped. */
+  /**
+   * Output that the JSON answer holds per stream; the rest is counted and dropped. The NDJSON form is not bound by it: it
+   * passes everything on. What can be followed later (`.../processes/{process}/output`, a repeated Idempotency-Key) is the
+   * newest 1 MiB per stream.
+   */
   max_output_bytes: z
     .number()
     .int()
     .min(0)
     .max(LIMITS.maxMaxOutputBytes)
-    .default(LIMITS.defaultMaxOutputBytes),
+    .default(LIMITS.defaultMaxOutputBytes)
+    .describe("Output that the JSON answer holds per stream; the NDJSON form passes all of it on."),
   /** How output is written in JSON: `utf8` replaces invalid bytes by U+FFFD, `base64` is byte-exact. */
   encoding: z.enum(["utf8", "base64"]).default("utf8"),
   /**

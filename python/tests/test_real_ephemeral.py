@@ -93,6 +93,20 @@ class Ephemeral(RealServerCase):
         much = self.sandbox.exec("head -c 100000 /dev/zero", max_output_bytes=1000, binary=True)
         self.assertEqual((len(much.stdout), much.truncated, much.stdout_bytes), (1000, True, 100_000))
 
+    def test_events_and_callbacks_get_all_output_while_the_result_keeps_its_beginning(self) -> None:
+        made = self.sandbox.exec("head -c 50000000 /dev/urandom > /tmp/big; sha256sum < /tmp/big", check=True)
+        expected = made.stdout[:64]
+        streamed, called = hashlib.sha256(), hashlib.sha256()
+        with self.sandbox.exec_stream("cat /tmp/big", binary=True) as stream:
+            for event in stream:
+                if isinstance(event, torpor.ExecOutput):
+                    streamed.update(event.data)
+        result = self.sandbox.exec(
+            "cat /tmp/big >&2; rm /tmp/big", binary=True, max_output_bytes=1000, on_stderr=called.update
+        )
+        self.assertEqual([streamed.hexdigest(), called.hexdigest()], [expected, expected])
+        self.assertEqual((len(result.stderr), result.truncated, result.stderr_bytes), (1000, True, 50_000_000))
+
     def test_exec_streams_and_a_failing_callback_kills_the_command(self) -> None:
         pieces: List[str] = []
         result = self.sandbox.exec(

@@ -90,8 +90,9 @@ class SandboxExecution(SandboxResource):
         `cmd`: text is run by a login shell, a sequence as it is. `cwd`: default the template's, `/workspace` in
         Torpor's own. `env`: added to the sandbox's. `user`: default `user`. `stdin`: text given on standard input,
         which is then closed; without it standard input is empty. `timeout_seconds`: until TERM, then KILL, to all the
-        command started; default 60, at most 86,400. `max_output_bytes`: kept per stream; default 4 MiB, at most
-        64 MiB, the rest is counted and dropped. `binary`: output as bytes, exact; else as text, no character cut in
+        command started; default 60, at most 86,400. `max_output_bytes`: kept per stream for the result;
+        default 4 MiB, at most 64 MiB, the rest is counted and makes it `truncated`. Callbacks and events get all output,
+        whatever this says. `binary`: output as bytes, exact; else as text, no character cut in
         two. `on_stdout`, `on_stderr`: called with output as it comes; a slow one slows the command.
         `idempotency_key`: covers what no retry can, this process ending in between. `call_timeout_seconds`: default
         30 s more than the command's own.

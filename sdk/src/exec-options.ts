@@ -13,11 +13,14 @@ export interface CommandOptions extends KeyedCallOptions {
   user?: string | undefined;
   /** Text for standard input, which is then closed. Without it standard input is empty. */
   stdin?: string | undefined;
-  /** A command of `sandbox.start` whose standard input takes what `writeStdin` is given; not together with `stdin`. */
+  /** Standard input takes what `writeStdin` is given, by the command's `execId`; not together with `stdin`. */
   keepStdinOpen?: boolean | undefined;
   /** Seconds until TERM, then KILL, to all the command started; default 60, at most 86,400. Fractions allowed. */
   timeoutSeconds?: number | undefined;
-  /** Output kept per stream, bytes; default 4 MiB, at most 64 MiB. The rest is counted and dropped. */
+  /**
+   * Output kept for the result, bytes per stream; default 4 MiB, at most 64 MiB. The rest is counted, and makes the result
+   * `truncated`. Events and callbacks get all output, whatever this says.
+   */
   maxOutputBytes?: number | undefined;
 }
 

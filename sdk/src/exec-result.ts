@@ -18,7 +18,7 @@ export interface ExecResult<Output extends string | Uint8Array = string> {
   /** Its first `maxOutputBytes`. Text has invalid UTF-8 replaced by U+FFFD. */
   stdout: Output;
   stderr: Output;
-  /** Whether output was left out. */
+  /** Whether output was left out of `stdout` or `stderr` here. */
   truncated: boolean;
   /** Bytes the command wrote, kept or not. */
   stdoutBytes: number;

@@ -189,6 +189,18 @@ export class Sandbox implements AsyncDisposable {
     return this.#commands.attach(execId, options);
   }
 
+  /**
+   * Gives a command input, at most 8 MiB at once; needs `keepStdinOpen`. Waits while it does not read. With `close`, no more
+   * comes after that. @throws NotFoundError `process_not_found`; ConflictError when its standard input is not open
+   */
+  writeStdin(
+    execId: string | number,
+    data: string | Uint8Array,
+    options: CallOptions & { close?: boolean | undefined } = {},
+  ): Promise<void> {
+    return this.#commands.writeStdin(execId, data, options);
+  }
+
   /** Signals a command, by `execId` or pid, and all it started. Returns false when there was none. */
   kill(execId: string | number, signal = "SIGKILL", options: CallOptions = {}): Promise<boolean> {
     return this.#commands.kill(execId, signal, options);

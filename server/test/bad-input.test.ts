@@ -232,6 +232,15 @@ describe("an exec with", () => {
     expect(reply.status).toBe(400);
     expect(errorOf(reply).message).toMatch(message);
   });
+
+  test("and where the default user cannot be looked up, that is said, and not of a field nobody set", async () => {
+    world.guest(id).isPasswdDamaged = true;
+    const { message } = errorOf(await world.exec(id, { cmd: "true" }));
+    world.guest(id).isPasswdDamaged = false;
+    expect(message).toContain("the sandbox's default user 'user' cannot be looked up");
+    expect(message).toContain("Commands as root still run");
+    expect(message).not.toContain("field");
+  });
 });
 
 test("a query parameter nobody knows is named, and a foreign cursor is refused", async () => {

@@ -40,6 +40,8 @@ export class FakeGuest {
   readonly starts: string[] = [];
   readonly signals: string[] = [];
   readonly scripted = new Map<string, ScriptedCommand>();
+  /** Whether the sandbox's default user is not found. */
+  isPasswdDamaged = false;
   /** Answer of `/torpor/state`. */
   inventory: unknown = {
     taken_at: "2026-01-01T00:00:00Z",
@@ -130,6 +132,8 @@ export class FakeGuest {
     this.starts.push(text);
     const scripted = this.scripted.get(text);
     if (scripted !== undefined) return await this.#playScript(scripted, response);
+    if (this.isPasswdDamaged && request.torpor?.user === undefined)
+      return endWithError(response, "unauthenticated", "invalid username: 'user'");
     if (
       request.torpor?.user !== undefined &&
       request.torpor.user !== "user" &&

@@ -6,7 +6,6 @@ import { ExitWith, UsageError } from "../failure.ts";
 import { instanceCommand } from "../instance/instance-command.ts";
 import { parseTimeLimit } from "../terminal/duration.ts";
 import { Interruption } from "../terminal/interruption.ts";
-import { readStdin } from "../terminal/read-stdin.ts";
 import { shellLine } from "../terminal/shell-line.ts";
 import { withShellHint } from "../terminal/start-hint.ts";
 import { streamCommand } from "../terminal/stream-command.ts";
@@ -36,7 +35,7 @@ export function registerExec(program: Command, context: CliContext): void {
       "[command...]",
       "the command and its arguments, run as they are; with --shell one line for bash",
     )
-    .option("-i, --interactive", "give it this standard input")
+    .option("-i, --interactive", "give it this standard input, as it comes and whatever its length")
     .option("-t, --tty", "give it a terminal")
     .option("-w, --cwd <dir>", "working directory")
     .option("-u, --user <name>", "run as this user (default 'user')")
@@ -81,7 +80,7 @@ export function registerExec(program: Command, context: CliContext): void {
         cwd,
         env,
         user,
-        stdin: flags.interactive === true ? await readStdin(context.stdin) : undefined,
+        stdin: flags.interactive === true ? context.stdin : undefined,
         timeoutSeconds: flags.timeout ?? LIMITS.maxExecTimeoutSeconds,
         signal,
       }).catch((error: unknown) => {

@@ -12,7 +12,6 @@ import { EXIT, ExitWith, HintedError, UsageError } from "../failure.ts";
 import { instanceCommand } from "../instance/instance-command.ts";
 import { parseTimeLimit } from "../terminal/duration.ts";
 import { Interruption } from "../terminal/interruption.ts";
-import { readStdin } from "../terminal/read-stdin.ts";
 import { withShellHint } from "../terminal/start-hint.ts";
 import { streamCommand } from "../terminal/stream-command.ts";
 import { addCreateOptions, type CreateFlags, createOptions } from "./create.ts";
@@ -65,7 +64,7 @@ export function registerRun(program: Command, context: CliContext): void {
       `time limit of the command, such as 45 or 5m (default ${DEFAULT_TIMEOUT_SECONDS} seconds)`,
       parseTimeLimit,
     )
-    .option("-i, --interactive", "give the command this standard input")
+    .option("-i, --interactive", "give the command this standard input, as it comes")
     .option("-w, --cwd <dir>", `working directory (default ${WORKSPACE})`)
     .option("-u, --user <name>", "run as this user (default 'user')")
     .option("--keep", "do not destroy the sandbox afterwards: print its id")
@@ -75,7 +74,6 @@ export function registerRun(program: Command, context: CliContext): void {
       const plan = planRun(words, isAfterDashes(command, words));
       const timeoutSeconds = flags.timeout ?? DEFAULT_TIMEOUT_SECONDS;
       for (const { from } of flags.in ?? []) requireHostPath(from);
-      const stdin = flags.interactive === true ? await readStdin(context.stdin) : undefined;
       using interruption = new Interruption();
       const { signal } = interruption;
       const ttl = flags.ttl ?? Math.min(Math.ceil(timeoutSeconds) + TTL_MARGIN_SECONDS, LIMITS.maxTtlSeconds);
@@ -92,7 +90,7 @@ export function registerRun(program: Command, context: CliContext): void {
           cwd,
           env: undefined, // given to the sandbox at create
           user: flags.user,
-          stdin,
+          stdin: flags.interactive === true ? context.stdin : undefined,
           timeoutSeconds,
           signal,
         }).catch(async (error: unknown) => {

@@ -1,8 +1,11 @@
 import { constants } from "node:os";
-import type { Command, ExecEnd, Sandbox } from "@torpor/sdk";
+import type { Readable } from "node:stream";
+import { LIMITS } from "@torpor/protocol";
+import type { Command, ExecEnd, ExecEvent, ExecStream, Sandbox } from "@torpor/sdk";
 import { wireForm } from "../api/wire-form.ts";
 import type { Invocation } from "../context.ts";
 import { EXIT } from "../failure.ts";
+import { StdinFeed } from "./feed-stdin.ts";
 import { writeAll } from "./write-all.ts";
 
 export interface CommandRequest {
@@ -10,13 +13,15 @@ export interface CommandRequest {
   cwd: string | undefined;
   env: Record<string, string> | undefined;
   user: string | undefined;
-  stdin: string | undefined;
+  /** Where its standard input comes from; undefined for none. */
+  stdin: Readable | undefined;
   timeoutSeconds: number;
   signal: AbortSignal;
 }
 
 /**
- * Runs a command with its output passed on byte for byte as it comes; with `--json`, as one document at the end.
+ * Runs a command with its output passed on byte for byte as it comes, whatever its length; with `--json`, as one document
+ * at the end. Output that is cut all the same is an error.
  *
  * @returns the exit code for this process.
  */
@@ -25,24 +30,90 @@ export async function streamCommand(
   sandbox: Sandbox,
   request: CommandRequest,
 ): Promise<number> {
+  const { stdin, ...options } = request;
+  const feed = stdin === undefined ? undefined : new StdinFeed(stdin);
+  try {
+    return invocation.json
+      ? await inOneDocument(invocation, sandbox, options, feed)
+      : await passedOn(invocation, sandbox, options, feed);
+  } finally {
+    feed?.stop();
+  }
+}
+
+type StreamRequest = Omit<CommandRequest, "stdin">;
+
+async function inOneDocument(
+  invocation: Invocation,
+  sandbox: Sandbox,
+  { cmd, ...options }: StreamRequest,
+  feed: StdinFeed | undefined,
+): Promise<number> {
+  const maxOutputBytes = LIMITS.maxMaxOutputBytes;
+  const keepStdinOpen = feed === undefined ? undefined : true;
+  const stream = sandbox.execStream(cmd, { ...options, keepStdinOpen, maxOutputBytes, timeoutMs: 0 });
+  await follow(stream, sandbox, feed, () => {});
+  const result = await stream.result;
+  invocation.answer({ sandbox_id: sandbox.id, ...(wireForm(result) as object) }, () => "");
+  if (!result.truncated) return exitCodeOf(result);
+  invocation.context.stderr.write(
+    `torpor: the document holds the first ${maxOutputBytes / 1024 / 1024} MiB of each stream, of ${result.stdoutBytes} and ${result.stderrBytes} bytes: run it without --json for all of them\n`,
+  );
+  return exitCodeOf(result) || EXIT.torporFailed;
+}
+
+async function passedOn(
+  invocation: Invocation,
+  sandbox: Sandbox,
+  { cmd, ...options }: StreamRequest,
+  feed: StdinFeed | undefined,
+): Promise<number> {
   const { stdout, stderr } = invocation.context;
-  const { cmd, ...options } = request;
-  if (invocation.json) {
-    const result = await sandbox.exec(cmd, { ...options, timeoutMs: 0 });
-    invocation.answer({ sandbox_id: sandbox.id, ...(wireForm(result) as object) }, () => "");
-    return exitCodeOf(result);
-  }
-  let end: ExecEnd | undefined;
-  // maxOutputBytes bounds what the client keeps for a buffered result; here everything is passed on.
-  for await (const event of sandbox.execStream(cmd, { ...options, bytes: true, timeoutMs: 0 })) {
-    if (event.type === "stdout") await writeAll(stdout, event.data);
-    else if (event.type === "stderr") await writeAll(stderr, event.data);
-    else if (event.type === "end") end = event;
-  }
+  const keepStdinOpen = feed === undefined ? undefined : true;
+  // Nothing is kept for a result: all of it is passed on.
+  const more = { bytes: true, keepStdinOpen, maxOutputBytes: 0, timeoutMs: 0 } as const;
+  const passedBytes = { stdout: 0, stderr: 0 };
+  const end = await follow(sandbox.execStream(cmd, { ...options, ...more }), sandbox, feed, async (event) => {
+    passedBytes[event.type] += event.data.byteLength;
+    await writeAll(event.type === "stdout" ? stdout : stderr, event.data);
+  });
   if (end === undefined) return EXIT.torporFailed;
   const why = explainEnd(end);
   if (why !== undefined) invocation.note(`${invocation.errorStyle.yellow("torpor:")} ${why}`);
-  return exitCodeOf(end);
+  const missingBytes =
+    Math.max(0, end.stdoutBytes - passedBytes.stdout) + Math.max(0, end.stderrBytes - passedBytes.stderr);
+  if (missingBytes === 0) return exitCodeOf(end);
+  invocation.note(
+    `${invocation.errorStyle.red("torpor:")} ${missingBytes} bytes of the command's output are missing: the server did not pass them on`,
+  );
+  return exitCodeOf(end) || EXIT.torporFailed;
+}
+
+type OutputEvent<Output extends string | Uint8Array> = Extract<ExecEvent<Output>, { data: Output }>;
+
+/** Follows a command to its end, with its input fed once it has started. */
+async function follow<Output extends string | Uint8Array>(
+  stream: ExecStream<Output>,
+  sandbox: Sandbox,
+  feed: StdinFeed | undefined,
+  onOutput: (event: OutputEvent<Output>) => unknown,
+): Promise<ExecEnd | undefined> {
+  let end: ExecEnd | undefined;
+  let failure: { error: unknown } | undefined;
+  try {
+    for await (const event of stream) {
+      if (event.type === "stdout" || event.type === "stderr") await onOutput(event);
+      else if (event.type === "end") end = event;
+      else if (event.type === "start")
+        feed?.run(sandbox, event.execId).catch((error: unknown) => {
+          failure = { error };
+          stream.cancel();
+        });
+    }
+  } catch (error) {
+    throw failure === undefined ? error : failure.error;
+  }
+  return end;
 }
 
 /** The exit code that says the same: see EXIT. */

@@ -3,8 +3,11 @@ import { type ExecRequest, LIMITS, type StartRequest } from "@torpor/protocol";
 /** Time between TERM and KILL when a command exceeds its limit, milliseconds. */
 const KILL_GRACE_MS = 2_000;
 
-/** Our exec request in the guest's words. A string is run by a login shell, an array as it is. */
-export function startRequest(request: ExecRequest, execId: string): StartRequest {
+/**
+ * Our exec request in the guest's words. A string is run by a login shell, an array as it is. With `whole` all output comes,
+ * however long: who reads it slowly slows the command. Of a background command all passes through the ring of the newest.
+ */
+export function startRequest(request: ExecRequest, execId: string, whole: boolean): StartRequest {
   const [cmd, ...args] =
     typeof request.cmd === "string" ? ["/bin/bash", "-l", "-c", request.cmd] : request.cmd;
   const process: StartRequest["process"] = { cmd: cmd ?? "", args, envs: request.env ?? {} };
@@ -15,8 +18,8 @@ export function startRequest(request: ExecRequest, execId: string): StartRequest
     execId,
     timeoutMs: timeoutSeconds === 0 ? 0 : Math.max(1, Math.round(timeoutSeconds * 1_000)),
     killGraceMs: KILL_GRACE_MS,
-    // The guest takes 0 for no limit; what it keeps beyond ours is dropped here.
-    maxOutputBytes: Math.max(1, request.max_output_bytes),
+    // The guest takes 0 for no limit; of a request for none at all the byte it then sends is dropped here.
+    maxOutputBytes: whole || request.background ? 0 : Math.max(1, request.max_output_bytes),
     killOnDisconnect: !request.background,
     resumable: true,
   };

@@ -14,6 +14,7 @@ import { serialId } from "../serial-id.ts";
 import { startRequest } from "./exec-start.ts";
 import { GuestClient } from "./guest-client.ts";
 import { untilOverdue } from "./overdue.ts";
+import { unknownDefaultUser } from "./unknown-user.ts";
 import { unbrokenEvents } from "./unbroken-events.ts";
 
 /** What happens in a command's life, in order: `started` once, output, then `ended` once. */
@@ -59,6 +60,7 @@ export function newExecId(): string {
 
 /**
  * Runs a command and yields what happens. The guest runs one `execId` at most once: sending it again follows the first.
+ * Output beyond the request's `max_output_bytes` is counted and dropped in the guest, unless `whole` is asked for.
  *
  * @throws CodedError when it did not start: the guest's refusal, `sandbox_ended`, `guest_unavailable`. Once it has
  *   started, the end of the sandbox is an outcome (`lost`, `oom`), not an error.
@@ -67,20 +69,20 @@ export function runExec(
   target: ExecTarget,
   request: ExecRequest,
   execId: string,
-  options: FollowOptions,
+  options: FollowOptions & { whole?: boolean },
 ): AsyncGenerator<ExecProgress> {
   const guest = new GuestClient(target.host.client, target.record);
-  const start = startRequest(request, execId);
+  const start = startRequest(request, execId, options.whole ?? false);
   const { timeoutMs = 0, killGraceMs = 0 } = start.torpor ?? {};
   const overdue = new AbortController();
   const signal = AbortSignal.any([options.signal, overdue.signal]);
   const events = unbrokenEvents(guest, { start }, signal);
-  if (timeoutMs === 0) return follow(target, events, options, "command");
+  if (timeoutMs === 0) return follow(target, events, options, "command", request.user);
   const watched = untilOverdue(events, timeoutMs + killGraceMs, {
     isAlive: () => isAlive(target, guest, execId),
     giveUp: () => overdue.abort(),
   });
-  return follow(target, watched, { ...options, overdue: overdue.signal }, "command");
+  return follow(target, watched, { ...options, overdue: overdue.signal }, "command", request.user);
 }
 
 /** Follows a command that runs or ended a short while ago, its kept output first. @throws CodedError process_not_found */
@@ -99,6 +101,7 @@ async function* follow(
   events: AsyncGenerator<ProcessEvent>,
   options: FollowOptions,
   asked: "command" | "process",
+  user?: string,
 ): AsyncGenerator<ExecProgress> {
   const startedAt = performance.now();
   const begunAtUnixMs = Date.now();
@@ -142,7 +145,7 @@ async function* follow(
       return;
     }
     if (error instanceof GuestRefusal && error.code !== "guest_unavailable" && !started)
-      throw refusal(error, asked);
+      throw refusal(error, asked, user);
     if (error instanceof CodedError && error.code === "sandbox_ended") {
       const fate = await machineFate(target.host, target.record, 0);
       if (fate.ended) options.onSandboxEnded(fate);
@@ -245,7 +248,7 @@ function toEnd(end: NonNullable<ProcessEvent["end"]>, durationMs: number): ExecE
   return result;
 }
 
-function refusal(error: GuestRefusal, asked: "command" | "process"): CodedError {
+function refusal(error: GuestRefusal, asked: "command" | "process", user: string | undefined): CodedError {
   const details = { cause: error };
   if (asked === "process" && error.guestCode === "not_found")
     return new CodedError(
@@ -254,11 +257,15 @@ function refusal(error: GuestRefusal, asked: "command" | "process"): CodedError 
       details,
     );
   switch (error.guestCode) {
-    case "unauthenticated":
+    case "unauthenticated": {
+      const aboutDefault = unknownDefaultUser(error.message, user);
+      if (aboutDefault !== undefined)
+        return new CodedError("invalid_request", `the command was not run: ${aboutDefault}`, details);
       return new CodedError("invalid_request", `the command was not run: ${error.message} (field user)`, {
         ...details,
         details: { issues: [{ path: "user", message: error.message }] },
       });
+    }
     case "not_found":
     case "permission_denied":
     case "invalid_argument":

@@ -85,6 +85,7 @@ export function addArchiveRoutes(deps: RouteDeps): void {
           headTimeoutMs: 0,
           signal: call.signal,
         }),
+        call.query.user,
       );
       const written = writtenSchema
         .partial()

@@ -33,7 +33,7 @@ export function addExecRoutes(deps: RouteDeps): void {
       tag: "exec",
       summary: "Run a command",
       description:
-        "A string is run by `bash -l -c`, an array as it is. With `Accept: application/x-ndjson` the events stream as they happen. A foreground command is killed when the client leaves. To its caller a snapshot, a fork and a pause are no more than a pause, which counts for no time limit; a hibernation ends the call with outcome `lost`, and the command goes on after the wake, to be followed by its exec_id, or, where the memory was not kept, has ended. An Idempotency-Key makes it run at most once, whatever is retried within 5 minutes of its end, as long as the sandbox keeps its memory: after a wake from files alone only the server that started it refuses a repeat, and no longer once it was restarted or 10 minutes have passed. Then look at the files before repeating it.",
+        "A string is run by `bash -l -c`, an array as it is. With `Accept: application/x-ndjson` the events stream as they happen, all output with them: a client that reads slowly slows the command. A foreground command is killed when the client leaves. To its caller a snapshot, a fork and a pause are no more than a pause, which counts for no time limit; a hibernation ends the call with outcome `lost`, and the command goes on after the wake, to be followed by its exec_id, or, where the memory was not kept, has ended. An Idempotency-Key makes it run at most once, whatever is retried within 5 minutes of its end, as long as the sandbox keeps its memory: after a wake from files alone only the server that started it refuses a repeat, and no longer once it was restarted or 10 minutes have passed. Then look at the files before repeating it.",
       scope: "sandbox:exec",
       body: execRequestSchema,
       // A command of 1 MiB and as much standard input, each escaped to at most six characters a byte.
@@ -112,7 +112,7 @@ async function openExec(
   deps: RouteDeps,
   call: ExecCall,
   target: ExecTarget,
-  options: FollowOptions,
+  options: FollowOptions & { whole?: boolean },
 ): Promise<{ execId: string; replayed: boolean; progress: AsyncGenerator<ExecProgress> }> {
   if (call.idempotencyKey === undefined) {
     const execId = newExecId();
@@ -153,7 +153,7 @@ async function collect(
 
 async function streamedExec(deps: RouteDeps, call: ExecCall, target: ExecTarget): Promise<Answer> {
   const options = followOptions(deps, target, call.signal);
-  const { execId, progress } = await openExec(deps, call, target, options);
+  const { execId, progress } = await openExec(deps, call, target, { ...options, whole: true });
   await sendEvents(deps, call, progress, execId);
   return SENT;
 }

@@ -114,6 +114,7 @@ export function addFileContentRoutes(deps: RouteDeps): void {
           headTimeoutMs: 0,
           signal: call.signal,
         }),
+        call.query.user,
       );
       const [written] = JSON.parse((await readAll(answer, MAX_UPLOAD_ANSWER_BYTES)).toString("utf8")) as {
         path?: string;

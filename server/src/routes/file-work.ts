@@ -1,6 +1,7 @@
 import { CodedError, type ErrorCode } from "@torpor/protocol";
 import { GuestRefusal } from "../host/answer-error.ts";
 import { GuestClient } from "../guest/guest-client.ts";
+import { unknownDefaultUser } from "../guest/unknown-user.ts";
 import type { Call } from "../http/api.ts";
 import type { SandboxRecord } from "../store/sandbox-record.ts";
 import type { RouteDeps } from "./route-deps.ts";
@@ -15,13 +16,16 @@ export async function guestFor(
   return { guest: new GuestClient(host.client, record), record };
 }
 
-/** Runs one file operation; the guest's refusals get the words and codes of files. */
-export async function fileWork<T>(tried: string, work: Promise<T>): Promise<T> {
+/**
+ * Runs one file operation; the guest's refusals get the words and codes of files. `asked` is the user whom the caller named.
+ */
+export async function fileWork<T>(tried: string, work: Promise<T>, asked?: string): Promise<T> {
   try {
     return await work;
   } catch (error) {
     if (!(error instanceof GuestRefusal)) throw error;
-    throw new CodedError(codeOf(error), `could not ${tried}: ${error.message}`, { cause: error });
+    const why = unknownDefaultUser(error.message, asked) ?? error.message;
+    throw new CodedError(codeOf(error), `could not ${tried}: ${why}`, { cause: error });
   }
 }
 
