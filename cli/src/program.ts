@@ -21,6 +21,7 @@ import { registerPromote } from "./commands/promote.ts";
 import { registerRm } from "./commands/rm.ts";
 import { registerRun } from "./commands/run.ts";
 import { registerSession } from "./commands/session.ts";
+import { registerShow } from "./commands/show.ts";
 import { registerSleep } from "./commands/sleep.ts";
 import { registerSnapshot } from "./commands/snapshot.ts";
 import { registerState } from "./commands/state.ts";
@@ -44,6 +45,7 @@ const REGISTRATIONS = [
   registerExec,
   registerCp,
   registerLs,
+  registerShow,
   registerRm,
   registerSession,
   registerTtl,

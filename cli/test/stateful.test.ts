@@ -150,12 +150,41 @@ it("code prints output and value, and fails with the traceback", async () => {
 
 it("events prints one line each, as JSON when asked, and takes the short names of types", async () => {
   const all = await cli("events", "--no-follow", "--tenant", "acme");
-  expect(all.stdout).toBe("2026-11-29T16:00:00.000Z sfake updated      on_idle=pause tenant=acme evt_7\n");
+  expect(all.stdout).toBe("2026-11-29T16:00:00.000Z sfake updated      on_idle=pause tenant=acme network='none; allow pypi.org' metadata={\"a\":\"b\"} evt_7\n",
+  );
   const id = (await cli("create")).stdout.trim();
   const one = await cli("events", id, "--no-follow", "--type", "destroyed", "--json");
   expect(JSON.parse(one.stdout)).toMatchObject({ type: "sandbox.destroyed", changes: { on_idle: "pause" } });
   expect(await cli("events", id, "--type", "exploded")).toMatchObject({ exitCode: 2 });
   expect(await cli("events", id, "--tenant", "acme")).toMatchObject({ exitCode: 2 });
+});
+
+it("show tells of one sandbox, of its attestation only when asked, and of all as JSON", async () => {
+  const id = (await cli("create", "--name", "a\u001b[2Jb", "-m", "team=red")).stdout.trim();
+  Object.assign(api.sandboxes.get(id) ?? {}, {
+    attestation: {
+      generation: 1,
+      steps: [{ name: "entropy", outcome: "done", detail: "64 bytes", duration_us: 5 }],
+      clock_offset_ms: 0,
+      complete: true,
+    },
+    network: { egress: "none", allow: ["pypi.org"], deny: [] },
+  });
+  const { stdout } = await cli("show", id);
+  expect(stdout).toContain(`id           ${id}\nname         a\\x1b[2Jb\nstate        running\n`);
+  expect(stdout).toContain("size         1 CPU, 1024 MiB memory, 4096 MiB disk");
+  expect(stdout).toContain("network      none; allow pypi.org");
+  expect(stdout).toContain("label        team=red");
+  expect(stdout).not.toContain("entropy");
+  expect((await cli("show", id, "--attestation")).stdout).toContain(
+    "step         entropy: done (64 bytes)",
+  );
+  expect(JSON.parse((await cli("show", id, "--json")).stdout)).not.toHaveProperty("attestation");
+  expect(JSON.parse((await cli("show", id, "--json", "--attestation")).stdout)).toMatchObject({
+    id,
+    attestation: { complete: true },
+  });
+  expect(await cli("show", "snone00000000000000000000")).toMatchObject({ exitCode: 1 });
 });
 
 it("port prints the URL alone, lists without tokens, and revokes", async () => {

@@ -1,10 +1,11 @@
 import { Command } from "commander";
-import type { EventType, SandboxEvent } from "@torpor/sdk";
+import type { EventType, NetworkPolicy, SandboxEvent } from "@torpor/sdk";
 import { EVENT_TYPES } from "@torpor/protocol";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
+import { networkWords } from "../output/network-words.ts";
 import type { Style } from "../output/style.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { writeAll } from "../terminal/write-all.ts";
@@ -67,8 +68,14 @@ function readable(event: SandboxEvent, style: Style): string {
   const facts = [
     reason,
     ...(type === "sandbox.updated" || type === "sandbox.idle_awake" || type.startsWith("budget.")
-      ? Object.entries(changes).map(([name, value]) => `${name}=${String(value)}`)
+      ? Object.entries(changes).map(([name, value]) => `${name}=${changeWords(name, value)}`)
       : []),
   ].filter((fact) => fact !== null);
   return `${style.dim(at.toISOString())} ${sandboxId ?? tenant ?? "account"} ${what} ${facts.join(" ")} ${style.dim(id)}`.trimEnd();
+}
+
+/** What a field was changed to, on one line. */
+function changeWords(name: string, value: unknown): string {
+  if (typeof value !== "object" || value === null) return String(value);
+  return name === "network" ? `'${networkWords(value as NetworkPolicy)}'` : JSON.stringify(value);
 }

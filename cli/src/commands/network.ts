@@ -3,6 +3,7 @@ import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
 import { UsageError } from "../failure.ts";
+import { networkWords } from "../output/network-words.ts";
 import { collectEntry, type CreateFlags, networkOf } from "./create.ts";
 
 /** `torpor network`: what a sandbox may reach. */
@@ -15,7 +16,7 @@ export function registerNetwork(program: Command, context: CliContext): void {
     .action(async (id: string, _flags: object, command: Command) => {
       const invocation = invocationOf(context, command);
       const { info } = await clientFor(invocation).sandboxes.get(id);
-      invocation.answer({ network: info.network }, () => shown(info.network));
+      invocation.answer({ network: info.network }, () => networkWords(info.network));
     });
   network
     .command("set")
@@ -40,15 +41,7 @@ export function registerNetwork(program: Command, context: CliContext): void {
           throw new UsageError("say 'internet', 'none', --allow or --deny: what it may reach is set anew");
         const sandbox = await clientFor(invocation).sandboxes.get(id);
         const info = await sandbox.setNetwork(wanted);
-        invocation.answer(wireForm(info), () => `${id} ${shown(info.network)}`);
+        invocation.answer(wireForm(info), () => `${id} ${networkWords(info.network)}`);
       },
     );
-}
-
-function shown(network: string | { egress: string; allow: string[]; deny: string[] }): string {
-  if (typeof network === "string") return network;
-  const { egress, allow, deny } = network;
-  const list = (word: string, entries: string[]): string =>
-    entries.length === 0 ? "" : `; ${word} ${entries.join(", ")}`;
-  return `${egress}${list("allow", allow)}${list("deny", deny)}`;
 }
