@@ -1,11 +1,16 @@
+import { randomBytes } from "node:crypto";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { findInstallation } from "../src/instance/installation.ts";
 import { instancePaths } from "../src/instance/instance-paths.ts";
 import { ownIdentity } from "../src/instance/process-identity.ts";
 import { capturedCli } from "./captured-cli.ts";
 import { FakeApi } from "./fake-api.ts";
+
+/** How the command line of this checkout is started, wherever one is. */
+const BINARY = join(findInstallation().root, "bin", "torpor");
 
 let api: FakeApi;
 let directory: string;
@@ -95,7 +100,12 @@ describe("create, ls and rm", () => {
     api.scripted.set(route, { ...sandbox, expires_at: null });
     expect((await cli("ttl", id, "none")).stdout).toBe(`${id} has no deadline\n`);
     expect(api.sent.get(route)).toEqual({ ttl_seconds: null });
-    expect((await cli("ttl", id, "soon")).exitCode).toBe(2);
+    for (const bad of ["soon", "-5", "0", "0.5"]) {
+      const { exitCode, stderr } = await cli("ttl", id, bad);
+      expect(exitCode).toBe(2);
+      expect(stderr).toContain(`must be at least 1 second`);
+      expect(stderr).toContain(`or 'none'; it is '${bad}'`);
+    }
   });
 
   it("lists what lives, as a table that a name cannot break", async () => {
@@ -170,12 +180,26 @@ describe("exec", () => {
     expect(stderr).toMatch(/error: there is no sandbox.*\n\(sandbox_not_found, request req-1\)/);
   });
 
-  it("gives standard input only when asked, and refuses what is not text", async () => {
+  it("gives standard input only when asked, byte for byte, whatever its length", async () => {
     const id = (await cli("create")).stdout.trim();
-    await capturedCli(["exec", "-i", id, "cat"], api.env, "hello");
-    expect(api.commands.at(-1)).toMatchObject({ stdin: "hello" });
-    await capturedCli(["exec", id, "cat"], api.env, "hello");
-    expect(api.commands.at(-1)).not.toHaveProperty("stdin");
+    const input = randomBytes(3_000_000);
+    expect((await capturedCli(["exec", "-i", id, "cat"], api.env, input)).exitCode).toBe(0);
+    expect(Buffer.concat(api.input).equals(input)).toBe(true);
+    expect((await capturedCli(["exec", id, "cat"], api.env, "hello")).exitCode).toBe(0);
+    expect(Buffer.concat(api.input)).toHaveLength(input.length);
+  });
+
+  it("says of output that did not come whole, and fails then", async () => {
+    const id = (await cli("create")).stdout.trim();
+    api.next = { stdout: "out\n", end: { stdout_bytes: 9 } };
+    const { exitCode, stdout, stderr } = await cli("exec", id, "true");
+    expect({ exitCode, stdout }).toEqual({ exitCode: 125, stdout: "out\n" });
+    expect(stderr).toContain("5 bytes of the command's output are missing");
+    api.next = { stdout: "out\n", end: { truncated: true } };
+    const document = await cli("exec", "--json", id, "true");
+    expect(document.exitCode).toBe(125);
+    expect(JSON.parse(document.stdout)).toMatchObject({ stdout: "out\n", truncated: true });
+    expect(document.stderr).toContain("run it without --json");
   });
 
   it("refuses a terminal where there is none", async () => {
@@ -201,7 +225,7 @@ describe("a command that does not start", () => {
     refuse("echo hi | wc -c");
     expect((await cli("exec", id, "--", "echo hi | wc -c")).stderr).toBe(
       'error: the command was not run: program "echo hi | wc -c" is in no folder of PATH (/usr/bin:/bin)\n' +
-        `For a shell line: torpor --state-dir /nonexistent/torpor exec --shell ${id} -- 'echo hi | wc -c'\n` +
+        `For a shell line: ${BINARY} --state-dir /nonexistent/torpor exec --shell ${id} -- 'echo hi | wc -c'\n` +
         "(invalid_request, request req-1)\n",
     );
     expect((await cli("run", "--", "echo hi | wc -c")).stderr).toContain("run -- bash -c 'echo hi | wc -c'");
@@ -307,7 +331,7 @@ describe("the key", () => {
     const stopped = await ls();
     expect(stopped).toMatchObject({ exitCode: 1, stdout: "" });
     expect(stopped.stderr).toContain(
-      `no instance runs from ${directory}; start it with 'sudo torpor up --detach --state-dir ${directory}'`,
+      `no instance runs from ${directory}; start it with 'sudo ${BINARY} up --detach --state-dir ${directory}'`,
     );
     expect((await ls({ TORPOR_API_KEY: "tp_test" })).stderr).toContain("no instance runs from");
 
@@ -319,8 +343,16 @@ describe("the key", () => {
   it("needs an instance that runs, or an address", async () => {
     const { exitCode, stderr } = await capturedCli(["ls", "--state-dir", directory]);
     expect(exitCode).toBe(1);
-    expect(stderr).toContain(`no instance runs from ${directory}; start it with 'sudo torpor up --detach`);
+    expect(stderr).toContain(`no instance runs from ${directory}; start it with 'sudo ${BINARY} up --detach`);
     expect(stderr).not.toMatch(/\n\s+at /);
+  });
+
+  it("has its hints name the command by its path, and a key's file that is not there by its name", async () => {
+    const logs = await capturedCli(["logs", "host", "--state-dir", directory]);
+    expect(logs.stderr).toContain(`sudo ${BINARY} logs host --state-dir`);
+    const { stderr } = await capturedCli(["ls", "--api-key-file", "/nope/key"], api.env);
+    expect(stderr).toContain("/nope/key, which --api-key-file names, is not there");
+    expect(stderr).not.toContain("no instance");
   });
 
   it("of this machine is not sent to another", async () => {

@@ -1,7 +1,9 @@
 import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
+import { join } from "node:path";
 import type { HostFinding, HostRepair } from "@torpor/protocol";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { findInstallation } from "../src/instance/installation.ts";
 import { ownIdentity } from "../src/instance/process-identity.ts";
 import { capturedCli } from "./captured-cli.ts";
 import { temporaryInstance, type TemporaryInstance } from "./temporary-instance.ts";
@@ -53,7 +55,7 @@ describe.skipIf(process.getuid?.() !== 0)("doctor, as root", () => {
     await serve(() => [ORPHAN]);
     const { stdout } = await doctor();
     expect(stdout).toContain("slot 7 is in place and no sandbox is in it (repair: removes it)");
-    expect(stdout).toContain(`sudo torpor doctor --repair --state-dir '${instance.paths.stateDir}'`);
+    expect(stdout).toContain(`torpor doctor --repair --state-dir '${instance.paths.stateDir}'`);
     expect(asked).toEqual(["GET /v1/findings"]);
   });
 
@@ -81,9 +83,10 @@ describe.skipIf(process.getuid?.() !== 0)("doctor, as root", () => {
     mkdirSync(instance.paths.runDir, { recursive: true });
     writeFileSync(instance.paths.undrained, "");
     const { stdout } = await doctor("--repair");
+    const binary = join(findInstallation().root, "bin", "torpor");
     const named = `--state-dir '${instance.paths.stateDir}'`;
     expect(stdout).toContain(
-      `Take them over: sudo torpor up --detach ${named}. Or end them: sudo torpor down ${named}.`,
+      `Take them over: sudo ${binary} up --detach ${named}. Or end them: sudo ${binary} down ${named}.`,
     );
     expect(asked).toEqual([]);
   });

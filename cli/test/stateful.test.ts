@@ -150,7 +150,8 @@ it("code prints output and value, and fails with the traceback", async () => {
 
 it("events prints one line each, as JSON when asked, and takes the short names of types", async () => {
   const all = await cli("events", "--no-follow", "--tenant", "acme");
-  expect(all.stdout).toBe("2026-11-29T16:00:00.000Z sfake updated      on_idle=pause tenant=acme network='none; allow pypi.org' metadata={\"a\":\"b\"} evt_7\n",
+  expect(all.stdout).toBe(
+    '2026-11-29T16:00:00.000Z sfake updated      on_idle=pause tenant=acme network=\'none; allow pypi.org\' metadata={"a":"b"} evt_7\n',
   );
   const id = (await cli("create")).stdout.trim();
   const one = await cli("events", id, "--no-follow", "--type", "destroyed", "--json");
@@ -176,9 +177,7 @@ it("show tells of one sandbox, of its attestation only when asked, and of all as
   expect(stdout).toContain("network      none; allow pypi.org");
   expect(stdout).toContain("label        team=red");
   expect(stdout).not.toContain("entropy");
-  expect((await cli("show", id, "--attestation")).stdout).toContain(
-    "step         entropy: done (64 bytes)",
-  );
+  expect((await cli("show", id, "--attestation")).stdout).toContain("step         entropy: done (64 bytes)");
   expect(JSON.parse((await cli("show", id, "--json")).stdout)).not.toHaveProperty("attestation");
   expect(JSON.parse((await cli("show", id, "--json", "--attestation")).stdout)).toMatchObject({
     id,

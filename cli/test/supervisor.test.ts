@@ -214,7 +214,7 @@ describe("down", () => {
     mkdirSync(bed.paths.runDir, { recursive: true });
     writeFileSync(bed.paths.undrained, "");
     const { stdout } = await capturedCli(["down", "--keep-sandboxes", "--state-dir", bed.paths.stateDir]);
-    expect(stdout).toMatch(/Sandboxes that were left run on: 'sudo torpor up --detach --state-dir /);
+    expect(stdout).toMatch(/Sandboxes that were left run on: 'sudo .*\/bin\/torpor up --detach --state-dir /);
   });
 
   it("starts a host for the clean-up when machines were left without one", async () => {

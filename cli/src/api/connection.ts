@@ -40,6 +40,13 @@ export function findConnection({ options, context: { env }, paths }: Invocation)
     return { url, apiKey: readFileSync(file, "utf8").trim() };
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
+    const named =
+      file === paths.apiKeyFile ? undefined : options.apiKeyFile ? "--api-key-file" : "TORPOR_API_KEY_FILE";
+    if (named !== undefined)
+      throw new CodedError(
+        "unauthenticated",
+        `no API key: ${file}, which ${named} names, ${code === "ENOENT" ? "is not there" : code === "EACCES" ? "may not be read by you" : `cannot be read: ${String(error)}`}`,
+      );
     const why =
       code === "ENOENT"
         ? `${file} is not there: no instance was started from this state directory. Start one with '${instanceCommand(paths, "sudo torpor up --detach")}', or name another with --state-dir`

@@ -2,7 +2,8 @@ import { Command } from "commander";
 import { clientFor } from "../api/client.ts";
 import { wireForm } from "../api/wire-form.ts";
 import { type CliContext, invocationOf } from "../context.ts";
-import { parseDuration } from "../terminal/duration.ts";
+import { UsageError } from "../failure.ts";
+import { secondsOf } from "../terminal/duration.ts";
 
 /** `torpor ttl`: a new deadline for a sandbox. */
 export function registerTtl(program: Command, context: CliContext): void {
@@ -21,6 +22,12 @@ export function registerTtl(program: Command, context: CliContext): void {
     });
 }
 
+/** @throws UsageError saying what is taken: the parser's own words name neither bounds nor 'none' */
 function parseTtl(text: string): number | "none" {
-  return text === "none" ? text : parseDuration(text); // commander takes null for the absence of a value
+  if (text === "none") return text; // commander takes null for the absence of a value
+  const seconds = secondsOf(text);
+  if (Number.isInteger(seconds) && seconds >= 1) return seconds;
+  throw new UsageError(
+    `the time must be at least 1 second, in whole seconds (600) or as 45s, 30m, 12h or 30d, or 'none'; it is '${text}'`,
+  );
 }

@@ -14,7 +14,6 @@ import { readStatus } from "../instance/instance-status.ts";
 import { withKeptSettings } from "../instance/kept-settings.ts";
 import type { DetachMessage, StartWith } from "../instance/supervise.ts";
 import { supervisorOf } from "../instance/supervisor-lock.ts";
-import { shellLine } from "../terminal/shell-line.ts";
 import { describeStatus } from "./status.ts";
 
 /** Where the API listens when nothing else is said. */
@@ -128,10 +127,9 @@ function asksForLocalTls(flag: boolean, env: NodeJS.ProcessEnv): boolean {
 /** @throws CodedError when not root, naming the command line that works. */
 export function requireRoot(invocation: Invocation, command: string): void {
   if (process.getuid?.() === 0) return;
-  const binary = shellLine([join(invocation.context.installation.root, "bin", "torpor")]);
   throw new CodedError(
     "permission_denied",
-    `'torpor ${command}' needs root: it runs sandboxes, networks and mounts. Run: ${instanceCommand(invocation.paths, `sudo ${binary} ${command}`)}`,
+    `'torpor ${command}' needs root: it runs sandboxes, networks and mounts. Run: ${instanceCommand(invocation.paths, `sudo torpor ${command}`)}`,
   );
 }
 

@@ -1,6 +1,4 @@
-import { join } from "node:path";
 import { CodedError, type InstanceStatus } from "@torpor/protocol";
-import { shellLine } from "../terminal/shell-line.ts";
 import { instanceCommand } from "./instance-command.ts";
 import { buildFingerprint, type Installation } from "./installation.ts";
 import type { InstancePaths } from "./instance-paths.ts";
@@ -35,7 +33,7 @@ export async function readStatus(paths: InstancePaths, installation: Installatio
   if (file === null || (!supervised && !hostAlive && !serverAlive)) {
     throw new CodedError(
       "host_unavailable",
-      `no Torpor instance runs from ${paths.stateDir}. Start one with '${instanceCommand(paths, `sudo ${shellLine([join(installation.root, "bin", "torpor")])} up --detach`)}', or name another with --state-dir.`,
+      `no Torpor instance runs from ${paths.stateDir}. Start one with '${instanceCommand(paths, "sudo torpor up --detach")}', or name another with --state-dir.`,
       { details: { state_dir: paths.stateDir } },
     );
   }

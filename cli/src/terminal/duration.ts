@@ -11,9 +11,14 @@ export function parseDuration(text: string): number {
 
 /** The same for what may be a part of a second, such as `0.5` or `1.5m`. */
 export function parseTimeLimit(text: string): number {
-  const match = /^(\d+(?:\.\d+)?|\.\d+)([smhdw]?)$/.exec(text.trim());
-  const seconds = Number(match?.[1]) * (UNIT_SECONDS[match?.[2] || "s"] ?? Number.NaN);
+  const seconds = secondsOf(text);
   if (!Number.isFinite(seconds))
     throw new InvalidArgumentError("It must be a time such as 30d, 12h, 90m, 45s or 600 (seconds).");
   return seconds;
+}
+
+/** Seconds of a time as above; NaN for what is none. */
+export function secondsOf(text: string): number {
+  const match = /^(\d+(?:\.\d+)?|\.\d+)([smhdw]?)$/.exec(text.trim());
+  return Number(match?.[1]) * (UNIT_SECONDS[match?.[2] || "s"] ?? Number.NaN);
 }
