@@ -166,12 +166,12 @@ class _HttpServer(ThreadingHTTPServer):
 
 
 class FakeServer:
-    def __init__(self, tls: Optional[ssl.SSLContext] = None) -> None:
+    def __init__(self, tls: Optional[ssl.SSLContext] = None, *, port: int = 0) -> None:
         self._scheme = "http" if tls is None else "https"
         self.calls: List[Dict[str, Any]] = []
         self.routes: List[Tuple[str, "re.Pattern[str]", Handler]] = []
         self.lock = threading.Lock()
-        self._http = _HttpServer(("127.0.0.1", 0), Call)
+        self._http = _HttpServer(("127.0.0.1", port), Call)
         self._http.fake = self
         if tls is not None:
             self._http.socket = tls.wrap_socket(

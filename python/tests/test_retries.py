@@ -48,6 +48,25 @@ class Retries(unittest.TestCase):
         self.assertEqual(len(self.waits), 2)
         self.assertTrue(all(2 <= wait <= 2.5 for wait in self.waits))
 
+    def test_a_refused_connection_is_tried_for_longer_as_while_a_server_is_restarted(self) -> None:
+        url = self.client._transport.connection.url
+        self.server.close()
+        server: List[FakeServer] = []
+
+        def sleep(seconds: float) -> None:
+            self.waits.append(seconds)
+            if len(self.waits) == 12:
+                server.append(FakeServer(port=int(url.rsplit(":", 1)[1])).with_sandbox())
+
+        with mock.patch("torpor._transport.time.sleep", sleep):
+            self.assertEqual(Sandbox.get(SANDBOX_ID, client=self.client).id, SANDBOX_ID)
+            server[0].close()
+            self.waits = [0.0] * 12
+            with self.assertRaises(torpor.ConnectionError):
+                Sandbox.get(SANDBOX_ID, client=self.server.client())
+        self.assertEqual(len(self.waits), 12 + 24)
+        self.assertTrue(7 < sum(self.waits) < 12)
+
     def test_429_ends_in_the_typed_error_once_the_retries_are_used_up(self) -> None:
         self.failing(
             99,

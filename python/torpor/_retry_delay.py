@@ -13,6 +13,15 @@ _MAX_DELAY_SECONDS = 5.0
 MAX_RETRY_AFTER_SECONDS = 60.0
 
 
+#: Attempts at a connection that is refused, for each retry that is allowed: 24 by default, some 10 s in all.
+REFUSED_ATTEMPTS_PER_RETRY = 8
+
+
+def refused_delay_seconds(random: Callable[[], float]) -> float:
+    """Wait before a refused connection is tried again: 0.3 to 0.5 s. Nobody is there to be overrun yet."""
+    return 0.3 + random() * 0.2
+
+
 def retry_delay_seconds(
     attempt: int, retry_after_seconds: Optional[float], random: Callable[[], float]
 ) -> float:

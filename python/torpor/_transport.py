@@ -18,7 +18,12 @@ from ._connection_pool import ConnectionPool, Lease, is_readable
 from ._deadline import Deadline
 from ._error_answers import error_from_answer
 from ._request import Request, invalid
-from ._retry_delay import MAX_RETRY_AFTER_SECONDS, retry_delay_seconds
+from ._retry_delay import (
+    MAX_RETRY_AFTER_SECONDS,
+    REFUSED_ATTEMPTS_PER_RETRY,
+    refused_delay_seconds,
+    retry_delay_seconds,
+)
 from ._upload_body import SourceFailed, send_upload
 from ._version import VERSION
 from .errors import AuthenticationError, ConnectionError, TorporError
@@ -88,7 +93,7 @@ class Transport:
         """Sends until there is a good answer; reads all of it when there is something to read it into."""
         headers = self._headers(request)
         is_replayable = request.upload is None or request.upload.is_replayable
-        retries = 0
+        retries = refusals = 0
         while True:
             try:
                 return self._attempt(request, headers, deadline, into)
@@ -98,17 +103,27 @@ class Transport:
                 # Its file may hold another one by the next request.
                 self._api_key = None
             wait = failure.retry_after_seconds
-            is_last = not failure.retryable or not is_replayable or retries >= self.connection.max_retries
+            max_retries = self.connection.max_retries
+            is_refused = failure.details.get("refused") is True
+            if is_refused:
+                is_used_up = refusals >= max_retries * REFUSED_ATTEMPTS_PER_RETRY
+            else:
+                is_used_up = retries >= max_retries
+            is_last = not failure.retryable or not is_replayable or is_used_up
             if is_last or failure.code == "timeout" or (wait is not None and wait > MAX_RETRY_AFTER_SECONDS):
                 raise failure
-            delay = retry_delay_seconds(retries, wait, random.random)
+            if is_refused:
+                delay = refused_delay_seconds(random.random)
+                refusals += 1
+            else:
+                delay = retry_delay_seconds(retries, wait, random.random)
+                retries += 1
             remaining = deadline.remaining()
             if remaining is not None and delay >= remaining:
                 raise failure
             time.sleep(delay)
             if request.upload is not None:
                 deadline.restart()
-            retries += 1
 
     def _attempt(
         self, request: Request, headers: Dict[str, str], deadline: Deadline, into: Optional[bytearray]
@@ -279,6 +294,8 @@ def _connection_error(
         f"{request.method} {request.path} at {connection.url} failed ({why}): {hint}",
         code="connection_failed",
         retryable=not is_untrusted,
+        # Nobody has seen the request, and who restarts a server takes a few seconds: it is worth trying for longer.
+        details={"refused": True} if isinstance(error, ConnectionRefusedError) else {},
     )
 
 

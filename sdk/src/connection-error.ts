@@ -19,6 +19,8 @@ export function connectionError(
     {
       code: "connection_failed",
       retryable: true,
+      // Nobody has seen the request, and who restarts a server takes a few seconds: it is worth trying for longer.
+      details: isRefused ? { refused: true } : {},
       cause: error,
     },
   );

@@ -25,7 +25,10 @@ export interface TorporOptions {
   fetch?: typeof globalThis.fetch | undefined;
   /** Default `timeoutMs` of the calls, milliseconds; 60,000 when absent. */
   timeoutMs?: number | undefined;
-  /** Repetitions of a request that failed in a way that passes (connection, 429, 502, 503, 504); 3 when absent. */
+  /**
+   * Repetitions of a request that failed in a way that passes (connection, 429, 502, 503, 504); 3 when absent. A connection
+   * that is refused, as while a server is restarted, is tried eight times as often, some 10 s by default.
+   */
   maxRetries?: number | undefined;
 }
 

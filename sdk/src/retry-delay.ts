@@ -15,6 +15,14 @@ export function retryDelayMs(attempt: number, retryAfterMs: number | null, rando
   return random() * ceilingMs;
 }
 
+/** Attempts at a connection that is refused, for each retry that is allowed: 24 by default, some 10 s in all. */
+export const REFUSED_ATTEMPTS_PER_RETRY = 8;
+
+/** Wait before a refused connection is tried again, milliseconds: 300 to 500. Nobody is there to be overrun yet. */
+export function refusedDelayMs(random: () => number): number {
+  return 300 + random() * 200;
+}
+
 /** `Retry-After` (RFC 9110 §10.2.3: whole seconds or an HTTP date) as milliseconds; null when absent or unreadable. */
 export function parseRetryAfterMs(header: string | null, nowMs: number): number | null {
   if (header === null) return null;

@@ -7,7 +7,12 @@ import { errorFromResponse } from "./error-from-response.ts";
 import { ConfigurationError, TorporError } from "./errors.ts";
 import { type QueryValue, queryString } from "./request-path.ts";
 import { type Exchange, nodeExchange } from "./node-exchange.ts";
-import { MAX_RETRY_AFTER_MS, retryDelayMs } from "./retry-delay.ts";
+import {
+  MAX_RETRY_AFTER_MS,
+  REFUSED_ATTEMPTS_PER_RETRY,
+  refusedDelayMs,
+  retryDelayMs,
+} from "./retry-delay.ts";
 import type { UploadBody } from "./upload-body.ts";
 import { VERSION } from "./version.ts";
 
@@ -169,7 +174,8 @@ export class Transport {
     attempt: () => Promise<T>,
   ): Promise<T> {
     const isReplayable = request.upload === undefined || request.upload.isReplayable;
-    for (let retries = 0; ; retries++) {
+    let refusals = 0;
+    for (let retries = 0; ;) {
       let failure: TorporError;
       try {
         return await attempt();
@@ -179,9 +185,16 @@ export class Transport {
         failure = error instanceof TorporError ? error : connectionError(error, request, this.connection);
       }
       const { retryAfterMs } = failure;
-      if (!failure.retryable || !isReplayable || retries >= this.connection.maxRetries) throw failure;
+      const { maxRetries } = this.connection;
+      const isRefused = failure.details["refused"] === true;
+      const isLast = isRefused ? refusals >= maxRetries * REFUSED_ATTEMPTS_PER_RETRY : retries >= maxRetries;
+      if (!failure.retryable || !isReplayable || isLast) throw failure;
       if (retryAfterMs !== null && retryAfterMs > MAX_RETRY_AFTER_MS) throw failure;
-      const delayMs = retryDelayMs(retries, retryAfterMs, Math.random);
+      const delayMs = isRefused
+        ? refusedDelayMs(Math.random)
+        : retryDelayMs(retries, retryAfterMs, Math.random);
+      if (isRefused) refusals++;
+      else retries++;
       if (delayMs >= deadline.remainingMs) throw failure;
       await deadline.sleep(delayMs);
     }

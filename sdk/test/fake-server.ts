@@ -33,12 +33,12 @@ export class FakeServer implements AsyncDisposable {
     this.#server = server;
   }
 
-  static async start(): Promise<FakeServer> {
+  static async start(port = 0): Promise<FakeServer> {
     const server = createServer();
     const fake = new FakeServer(server);
     server.on("request", (request, response) => void fake.#serve(request, response));
     server.on("connection", () => fake.connectionCount++);
-    server.listen(0, "127.0.0.1");
+    server.listen(port, "127.0.0.1");
     await once(server, "listening");
     return fake;
   }

@@ -98,6 +98,32 @@ describe("what is sent again", () => {
   });
 });
 
+describe("a connection that is refused", () => {
+  it("is tried for longer than it takes to restart a server", async () => {
+    const before = (await FakeServer.start()).withSandbox();
+    const { port } = new URL(before.url);
+    const client = before.client();
+    await before[Symbol.asyncDispose]();
+    const asked = client.sandboxes.create();
+    // Longer than three ordinary retries take.
+    await new Promise((resolve) => setTimeout(resolve, 1_600));
+    await using after = (await FakeServer.start(Number(port))).withSandbox();
+    expect((await asked).id).toBe(SANDBOX_ID);
+    expect(after.callsTo("POST", "/sandboxes")).toHaveLength(1);
+  });
+
+  it("ends with the call's own limit, and is not tried again with maxRetries 0", async () => {
+    const gone = await FakeServer.start();
+    const client = gone.client();
+    const once = gone.client({ maxRetries: 0 });
+    await gone[Symbol.asyncDispose]();
+    const startedAt = performance.now();
+    await expect(once.sandboxes.get(SANDBOX_ID)).rejects.toBeInstanceOf(ConnectionError);
+    await expect(client.sandboxes.get(SANDBOX_ID, { timeoutMs: 600 })).rejects.toBeInstanceOf(ConnectionError);
+    expect(performance.now() - startedAt).toBeLessThan(2_000);
+  });
+});
+
 describe("when sending again stops", () => {
   it("after maxRetries", async () => {
     await using server = await FakeServer.start();
