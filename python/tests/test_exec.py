@@ -160,6 +160,7 @@ class Exec(unittest.TestCase):
         with self.sandbox.exec_stream("x", binary=True) as stream:
             started, output, ended = list(stream)
         self.assertEqual(started, ExecStarted("x9", 12))
+        self.assertEqual([event.type for event in (started, output, ended)], ["start", "stdout", "end"])
         self.assertEqual(output, ExecOutput("stdout", b"\x00\xff", 5))
         assert isinstance(ended, ExecEnded)
         self.assertTrue(ended.result.truncated)

@@ -315,6 +315,31 @@ class Stateful(SandboxCase):
         with self.assertRaises(torpor.InvalidRequestError):
             self.sandbox.fork(0)
 
+    def test_explore_keeps_the_best_attempt_and_destroys_the_rest(self) -> None:
+        ids = [f"sfork{n}23456789012345xxxx" for n in range(3)]
+        children = [{"sandbox": sandbox_wire(id=id)} for id in ids]
+        children.append({"error": {"code": "capacity_exhausted", "message": "full"}})
+        self.server.on_json("POST", "/v1/sandboxes/{id}/fork", 201, {"children": children})
+        self.server.on_json("DELETE", "/v1/sandboxes/*", 200, sandbox_wire(state="destroyed"))
+
+        def attempt(fork: Sandbox, candidate: str) -> float:
+            if candidate == "fails":
+                raise KeyError(candidate)
+            return float(len(candidate))
+
+        found = self.sandbox.explore(["a", "fails", "bbb", "never tried"], attempt, ttl_seconds=60)
+        self.assertEqual((found.winner.id, found.candidate, found.index, found.score), (ids[2], "bbb", 2, 3.0))
+        self.assertEqual(found.scores, [1.0, None, 3.0, None])
+        self.assertEqual({type(failure) for failure in found.failures}, {KeyError, torpor.CapacityError})
+        destroyed = {call["path"].split("/")[-1] for call in self.server.calls_to("DELETE", "")}
+        self.assertEqual(destroyed, {ids[0], ids[1]})
+        self.assertEqual(self.sent("POST", "/fork"), {"count": 4, "ttl_seconds": 60})
+        with self.assertRaises(torpor.TorporError) as none:
+            self.sandbox.explore(["fails"], attempt)
+        self.assertEqual(none.exception.code, "no_attempt_scored")
+        with self.assertRaises(torpor.TorporError):
+            self.sandbox.explore([], attempt)
+
     def test_snapshots_are_taken_listed_and_removed(self) -> None:
         wire = {
             "id": "snpx",

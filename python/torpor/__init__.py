@@ -43,6 +43,7 @@ from .exec_stream import ExecEnded, ExecEvent, ExecOutput, ExecStarted, ExecStre
 from .file_entry import FileEntry
 from .file_watcher import FileChange, FileWatcher
 from .filesystem import SandboxFilesystem
+from .exploration import Exploration
 from .fork_result import ForkResult
 from .ledger import Ledger, LedgerEntry
 from .paged_list import Page, PagedList
@@ -89,6 +90,7 @@ __all__ = [
     "ExecResult",
     "ExecStarted",
     "ExecStream",
+    "Exploration",
     "FileChange",
     "FileEntry",
     "FileWatcher",

@@ -6,7 +6,7 @@ import base64
 import binascii
 import codecs
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Generic, Iterator, Mapping, Optional, Union, cast
+from typing import Any, Callable, Dict, Generic, Iterator, Literal, Mapping, Optional, Union, cast
 
 from ._closing import Closing
 from ._error_answers import error_from_fields
@@ -26,6 +26,10 @@ class ExecStarted:
     exec_id: str
     pid: int
 
+    @property
+    def type(self) -> Literal["start"]:
+        return "start"
+
 
 @dataclass(frozen=True)
 class ExecOutput(Generic[Output]):
@@ -37,12 +41,21 @@ class ExecOutput(Generic[Output]):
     #: Output before this that a replay no longer holds; 0 as a rule.
     dropped_bytes: int = 0
 
+    @property
+    def type(self) -> str:
+        """The same as `stream`: `stdout` or `stderr`."""
+        return self.stream
+
 
 @dataclass(frozen=True)
 class ExecEnded(Generic[Output]):
     """The command has ended. The last event."""
 
     result: ExecResult[Output]
+
+    @property
+    def type(self) -> Literal["end"]:
+        return "end"
 
 
 ExecEvent = Union[ExecStarted, ExecOutput[Output], ExecEnded[Output]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Dict, Mapping, Optional, Sequence, Type, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type, Union
 
 from ._create_request import CREATE_SECONDS, MaybeSeconds, create_body, create_sandbox
 from ._error_answers import error_from_fields
@@ -16,6 +16,7 @@ from ._transport import Transport
 from .advice import Advice, TakenAdvice, advice, taken_advice
 from .client import Torpor, transport_of
 from .errors import TorporError
+from .exploration import Candidate, Exploration, explore
 from .filesystem import SandboxFilesystem
 from .fork_result import ForkResult
 from .network_policy import Network, network_wire
@@ -338,6 +339,37 @@ class Sandbox(SandboxExecution, SandboxLifecycle, SandboxPorts):
         )
         children = answered_list(answer, "children")
         return ForkResult([self._child(child) for child in children])
+
+    def explore(
+        self,
+        candidates: Sequence[Candidate],
+        attempt: Callable[["Sandbox", Candidate], float],
+        *,
+        concurrency: Optional[int] = None,
+        ttl_seconds: MaybeSeconds = UNSET,
+        metadata: Optional[Mapping[str, str]] = None,
+        secrets: Optional[Mapping[str, str]] = None,
+        call_timeout_seconds: float = LONG_SECONDS,
+    ) -> Exploration[Candidate]:
+        """Tries each candidate in a fork of its own, in threads, and keeps the one with the highest score.
+
+        `attempt(fork, candidate)` returns the score, a finite number; one that returns anything else, or raises, has
+        failed. Of equal scores the earlier candidate wins. All forks but the winner's are destroyed. `concurrency`:
+        attempts that run at once; default all. The rest is as for `fork`.
+
+        Raises TorporError `no_attempt_scored`, from what the first raised, when none came to a score.
+        """
+
+        def fork(count: int) -> ForkResult:
+            return self.fork(
+                count,
+                ttl_seconds=ttl_seconds,
+                metadata=metadata,
+                secrets=secrets,
+                call_timeout_seconds=call_timeout_seconds,
+            )
+
+        return explore(fork, candidates, attempt, concurrency)
 
     def _child(self, wire: Mapping[str, Any]) -> Union["Sandbox", TorporError]:
         sandbox = wire.get("sandbox")
