@@ -6,7 +6,9 @@ test.each(["docker-archive:/nope/image.tar", "oci:/nope/layout:latest", "/nope/i
   async (source) => {
     await expect(parseImageSource(source)).rejects.toMatchObject({
       code: "invalid_request",
-      message: expect.stringMatching(/^there is no file or folder \/nope\/\S+ on the host's machine/) as string,
+      message: expect.stringMatching(
+        /^there is no file or folder \/nope\/\S+ on the host's machine/,
+      ) as string,
     });
   },
 );

@@ -119,7 +119,9 @@ describe("a connection that is refused", () => {
     await gone[Symbol.asyncDispose]();
     const startedAt = performance.now();
     await expect(once.sandboxes.get(SANDBOX_ID)).rejects.toBeInstanceOf(ConnectionError);
-    await expect(client.sandboxes.get(SANDBOX_ID, { timeoutMs: 600 })).rejects.toBeInstanceOf(ConnectionError);
+    await expect(client.sandboxes.get(SANDBOX_ID, { timeoutMs: 600 })).rejects.toBeInstanceOf(
+      ConnectionError,
+    );
     expect(performance.now() - startedAt).toBeLessThan(2_000);
   });
 });
