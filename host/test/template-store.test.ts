@@ -121,17 +121,29 @@ test("a template in use is not removed; otherwise it goes with its names", async
   await built("base", A);
   await store.commitName("base", A);
   await store.commitName("alias", A);
-  await expect(store.remove("base", { inUse: (hash) => hash === A })).rejects.toMatchObject({
-    code: "conflict",
-  });
+  await expect(store.remove(A, { inUse: (hash) => hash === A })).rejects.toMatchObject({ code: "conflict" });
   expect(await store.list()).toHaveLength(1);
-  await store.remove("alias", { inUse: async () => false });
+  await store.remove(A, { inUse: async () => false });
   expect(await store.list()).toEqual([]);
   expect((await readdir(dir)).sort()).toEqual([".locks", "by-name"]);
   expect(await readdir(join(dir, "by-name"))).toEqual([]);
   await expect(store.remove("base", { inUse: () => false })).rejects.toMatchObject({
     code: "template_not_found",
   });
+});
+
+test("of two names that lead to one template each is removed alone, and the template with the last", async () => {
+  await built("minea", A);
+  await store.commitName("minea", A);
+  await store.commitName("mineb", A);
+  await store.remove("minea", { inUse: () => true });
+  expect((await store.list()).map(({ hash, names }) => [hash, names])).toEqual([[A, ["mineb"]]]);
+  await expect(store.remove("mineb", { inUse: () => true })).rejects.toMatchObject({
+    code: "conflict",
+    message: expect.stringMatching(/^Template mineb \(/) as string,
+  });
+  await store.remove("mineb", { inUse: () => false });
+  expect(await store.list()).toEqual([]);
 });
 
 test("the sweep takes what dead processes left, and leaves what is finished or under way", async () => {

@@ -324,6 +324,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     for (const hash of await this.#images.unused(await templatesInUse()))
       await this.#removeUnused(
         hash,
+        hash,
         async () => !(await this.#images.unused(await templatesInUse())).includes(hash),
       ).catch((error: unknown) => {
         if (!(error instanceof CodedError && error.code === "conflict")) throw error;
@@ -335,10 +336,10 @@ export class TemplatePools implements MachineSource, RestoreTarget {
    *
    * @throws CodedError `conflict` when it is needed
    */
-  async #removeUnused(hash: string, isNeeded: () => Promise<boolean>): Promise<void> {
+  async #removeUnused(nameOrHash: string, hash: string, isNeeded: () => Promise<boolean>): Promise<void> {
     const inUse = async (): Promise<boolean> => (await isNeeded()) || this.#making.includes(hash);
     try {
-      await this.#options.store.remove(hash, {
+      await this.#options.store.remove(nameOrHash, {
         inUse: async () => {
           if (await inUse()) return true;
           this.#removing.add(hash);
@@ -392,19 +393,25 @@ export class TemplatePools implements MachineSource, RestoreTarget {
       log.error({ op: "template.list", template: hash, err: error }),
     );
     // A build that no name leads to is kept for the machines that stand on it, not offered.
-    return Promise.all(
-      templates.filter((template) => template.names.length > 0).map((template) => this.#describe(template)),
+    const named = await Promise.all(
+      templates.flatMap((template) =>
+        template.names.map(async (name) => ({ ...(await this.#describe(template)), name })),
+      ),
     );
+    return named.sort((a, b) => a.name.localeCompare(b.name));
   }
 
   /**
+   * Removes a name, and with its last name the template; see {@link TemplateStore.remove}.
+   *
    * @param templatesInUse asked under the template's lock
    * @throws CodedError `template_not_found`, or `conflict` when a machine stands on it
    */
   async remove(nameOrHash: string, templatesInUse: () => Promise<ReadonlySet<string>>): Promise<void> {
     const { store } = this.#options;
     const { hash } = (await store.find(nameOrHash)) ?? (await store.resolve(nameOrHash));
-    await this.#removeUnused(hash, async () => (await templatesInUse()).has(hash));
+    await this.#removeUnused(nameOrHash, hash, async () => (await templatesInUse()).has(hash));
+    await this.#close(nameOrHash); // where other names lead on to the build
   }
 
   async #describe(template: StoredTemplate): Promise<Template> {

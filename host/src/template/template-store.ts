@@ -136,7 +136,7 @@ export class TemplateStore {
   }
 
   /**
-   * Removes a template and the names that lead to it.
+   * Removes a name, and with the last that leads to it the template; by its hash, the template with all its names.
    *
    * @param options.inUse asked under the template's lock whether a sandbox, snapshot or image still lies on it
    * @throws CodedError `template_not_found`, or `conflict` when it is in use
@@ -145,18 +145,29 @@ export class TemplateStore {
     nameOrHash: string,
     options: { inUse: (hash: string) => boolean | Promise<boolean> },
   ): Promise<void> {
-    const { hash, name } = (await this.find(nameOrHash)) ?? (await this.resolve(nameOrHash));
+    const byHash = await this.find(nameOrHash);
+    const { hash, names } = byHash ?? (await this.resolve(nameOrHash));
+    const isName = byHash === undefined && names.includes(nameOrHash);
     const unlock = await lockTemplate(this.templatesDir, hash);
     try {
+      const namesNow = (await this.#namesByHash()).get(hash) ?? [];
+      if (isName && !namesNow.includes(nameOrHash))
+        throw new CodedError(
+          "template_not_found",
+          `Removing template ${nameOrHash} failed: somebody has just removed that name, or given it to another build.`,
+        );
+      if (isName && namesNow.length > 1) {
+        await this.#removeName(nameOrHash);
+        return;
+      }
       if (await options.inUse(hash)) {
         throw new CodedError(
           "conflict",
-          `Template ${name} (${hash.slice(0, 16)}) cannot be removed: sandboxes or snapshots on this machine still lie on it. Destroy them first.`,
+          `Template ${isName ? nameOrHash : (namesNow[0] ?? byHash?.name ?? nameOrHash)} (${hash.slice(0, 16)}) cannot be removed: sandboxes or snapshots on this machine still lie on it. Destroy them first.`,
           { details: { hash } },
         );
       }
-      for (const alias of (await this.#namesByHash()).get(hash) ?? [])
-        await rm(join(this.templatesDir, "by-name", alias), { force: true });
+      for (const name of namesNow) await this.#removeName(name);
       const grave = await makeUnfinishedDir(this.templatesDir, "removing");
       await rename(join(this.templatesDir, hash), join(grave, hash));
       await removeTree(grave);
@@ -204,6 +215,10 @@ export class TemplateStore {
       manifest,
       names,
     };
+  }
+
+  async #removeName(name: string): Promise<void> {
+    await rm(join(this.templatesDir, "by-name", name), { force: true });
   }
 
   async #hashOfName(name: string): Promise<string | undefined> {
