@@ -20,7 +20,7 @@ as_root() {
     "$@"
   else
     local settings
-    settings="$(compgen -e -X '!TORPOR_*' | paste -sd , -)"
+    settings="$({ compgen -e -X '!TORPOR_*' || true; } | paste -sd , -)" # compgen fails where there is none
     sudo ${settings:+"--preserve-env=$settings"} -- env "PATH=$PATH" "$@"
   fi
 }
