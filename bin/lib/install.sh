@@ -232,7 +232,22 @@ compile_sqlite() {
     "Its output is above. A C++ compiler, make and python3 are needed, and the headers of this Node.js."
 }
 
+# The compiler goes by its own record and misses no output that somebody has removed: without the record it builds anew.
+forget_incomplete_builds() {
+  local record package source
+  for record in "$root"/*/dist/tsconfig.tsbuildinfo; do
+    [[ -f "$record" ]] || continue
+    package="${record%/dist/tsconfig.tsbuildinfo}"
+    while IFS= read -r source; do
+      [[ -f "$package/dist/$source.js" && -f "$package/dist/$source.d.ts" ]] && continue
+      rm -f -- "$record"
+      break
+    done < <(cd -- "$package/src" && find . -name '*.ts' | sed 's/[.]ts$//')
+  done
+}
+
 build_typescript() {
+  forget_incomplete_builds
   (cd -- "$root" && node_modules/.bin/tsc -b) || fail "The build failed: tsc -b in $root." "The compiler's messages are above."
 }
 

@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -31,6 +31,34 @@ function source(name: string, text: string): void {
 
 const backports = (): { status: number | null; stdout: string } =>
   bash("apt-sources.sh", 'machine_apt_entries "$1" | backports_line bookworm /default.gpg');
+
+describe("a build of which a file is missing", () => {
+  const bashIn = (line: string): void =>
+    void execFileSync("bash", [
+      "-euo",
+      "pipefail",
+      "-c",
+      `root=$2; source "$2/bin/lib/install.sh"; root=$1; ${line}`,
+      "bash",
+      etc,
+      root,
+    ]);
+  const put = (...path: string[]): void => {
+    mkdirSync(dirname(join(etc, ...path)), { recursive: true });
+    writeFileSync(join(etc, ...path), "");
+  };
+
+  it("is not taken for whole by the compiler's record, and any other is", () => {
+    for (const name of ["whole", "torn"]) {
+      put(name, "src/deep/main.ts");
+      for (const file of ["deep/main.js", "deep/main.d.ts", "tsconfig.tsbuildinfo"]) put(name, "dist", file);
+    }
+    rmSync(join(etc, "torn/dist/deep/main.js"));
+    bashIn("forget_incomplete_builds");
+    expect(existsSync(join(etc, "whole/dist/tsconfig.tsbuildinfo"))).toBe(true);
+    expect(existsSync(join(etc, "torn/dist/tsconfig.tsbuildinfo"))).toBe(false);
+  });
+});
 
 describe("the backports suite", () => {
   it("takes mirror and keyring from a deb822 file, passing over security and disabled stanzas", () => {
