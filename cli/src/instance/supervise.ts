@@ -88,7 +88,7 @@ function describeEvent(event: ProgramEvent | { type: "note"; message: string }):
     case "ready":
       return `${event.name}: serves after ${formatDuration(event.afterMs)}`;
     case "crashed":
-      return `${event.name}: ${event.ending}; starting it again in ${formatDuration(event.restartInMs)}`;
+      return `${event.name}: ${event.ending}; starting it again ${event.restartInMs === 0 ? "at once" : `in ${formatDuration(event.restartInMs)}`}`;
     case "stopped":
       return `${event.name}: stopped (${event.how})`;
   }

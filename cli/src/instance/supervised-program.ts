@@ -59,7 +59,8 @@ export class SupervisedProgram {
     const { child, ended } = this.#spawn();
     const ready = await this.#ready(child, ended, readyTimeoutMs);
     if ("runFile" in ready) {
-      void this.#watch(ended, performance.now());
+      const servesSince = performance.now();
+      void this.#watch(ended, () => servesSince);
       return ready.runFile;
     }
     await this.stop(2_000);
@@ -145,10 +146,11 @@ export class SupervisedProgram {
   }
 
   /** Waits for the end of a program that served and, unless it was asked for, starts it again after a pause. */
-  async #watch(ended: Promise<string>, startedAt: number): Promise<void> {
+  async #watch(ended: Promise<string>, servesSince: () => number | undefined): Promise<void> {
     const ending = await ended;
     if (this.#phase.is !== "running") return;
-    const restartInMs = this.#backoff.next(performance.now() - startedAt);
+    const since = servesSince();
+    const restartInMs = this.#backoff.next(since === undefined ? 0 : performance.now() - since);
     const timer = setTimeout(() => this.#restart(), restartInMs);
     this.#phase = { is: "waiting", timer };
     this.#options.onEvent({ type: "crashed", name: this.#options.name, ending, restartInMs });
@@ -156,13 +158,13 @@ export class SupervisedProgram {
 
   #restart(): void {
     if (this.#phase.is !== "waiting") return;
-    const startedAt = performance.now();
+    let servesSince: number | undefined;
     const { child, ended } = this.#spawn();
-    void this.#watch(ended, startedAt);
+    void this.#watch(ended, () => servesSince);
     void this.#ready(child, ended, this.#options.readyTimeoutMs).then((ready) => {
       // Alive yet not serving: KILL makes the crash that the backoff counts.
-      if (!("runFile" in ready) && this.#phase.is === "running" && this.#phase.child === child)
-        child.kill("SIGKILL");
+      if ("runFile" in ready) servesSince = performance.now();
+      else if (this.#phase.is === "running" && this.#phase.child === child) child.kill("SIGKILL");
     });
   }
 }
