@@ -37,16 +37,27 @@ is_debian_like() {
 
 codename() { (source /etc/os-release && printf '%s' "${VERSION_CODENAME:-}"); }
 
+# Whether this user may become root, asked before any work is done. A password is asked for where somebody can give it.
+check_root() {
+  ((EUID != 0)) || return 0
+  have sudo || fail "Root is needed, and there is no sudo." "Run this as root: sandboxes need namespaces, mounts and cgroups."
+  sudo -n true 2>/dev/null && return 0
+  if [[ -t 0 ]]; then
+    note "root is needed to run sandboxes: sudo asks for a password"
+    sudo -v && return 0
+  fi
+  fail "Root is needed, and sudo does not let $(id -un) have it." \
+    "Run this as root, or as a user who may use sudo (on Debian: one of the group 'sudo'; where it asks for a password, in a terminal)."
+}
+
 check_machine() {
+  check_root
   [[ "$(uname -s)" == Linux ]] || fail "Torpor runs on Linux; this is $(uname -s)." \
     "Use a Linux machine or virtual machine: gVisor intercepts Linux system calls."
   case "$(uname -m)" in
     x86_64 | aarch64 | arm64) ;;
     *) fail "This machine is $(uname -m); gVisor runs on x86_64 and arm64 only." ;;
   esac
-  if ((EUID != 0)) && ! have sudo; then
-    fail "Root is needed, and there is no sudo." "Run this as root: sandboxes need namespaces, mounts and cgroups."
-  fi
   local node=''
   have node && node="$(node --version | node_major)"
   if [[ -z "$node" ]] || ((node < MINIMUM_NODE)); then

@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -31,6 +31,38 @@ function source(name: string, text: string): void {
 
 const backports = (): { status: number | null; stdout: string } =>
   bash("apt-sources.sh", 'machine_apt_entries "$1" | backports_line bookworm /default.gpg');
+
+describe.skipIf(process.getuid?.() !== 0)("root, for a user who is not", () => {
+  /** A line of bash as nobody, with a sudo that does as told. */
+  const asNobody = (sudo: string, line: string, env: NodeJS.ProcessEnv = {}) => {
+    chmodSync(etc, 0o755);
+    cpSync(join(root, "bin/lib"), join(etc, "bin/lib"), { recursive: true });
+    writeFileSync(join(etc, "sudo"), `#!/bin/sh\n${sudo}\n`, { mode: 0o755 });
+    const script = `set -euo pipefail; root=$1; source "$1/bin/lib/install.sh"; PATH="$1:$PATH"; ${line}`;
+    const { status, stdout, stderr } = spawnSync(
+      "setpriv",
+      ["--reuid=65534", "--clear-groups", "--regid=65534", "bash", "-c", script, "bash", etc],
+      { encoding: "utf8", input: "", env: { PATH: process.env["PATH"], ...env } },
+    );
+    return { status, stdout, stderr };
+  };
+
+  it("is asked for before any work, and refused in words where sudo refuses", () => {
+    expect(asNobody("exit 0", "check_root")).toEqual({ status: 0, stdout: "", stderr: "" });
+    expect(asNobody("exit 1", "check_root")).toMatchObject({
+      status: 1,
+      stderr: expect.stringMatching(/Root is needed, and sudo does not let \S+ have it/) as string,
+    });
+  });
+
+  it("is given Torpor's settings by name, their values on no command line, and is had without any", () => {
+    const told = (env: NodeJS.ProcessEnv): string => asNobody('echo "$@"', "as_root true", env).stdout;
+    expect(told({ TORPOR_POOL_TARGET: "17", TORPOR_DATABASE_URL: "hush" })).toMatch(
+      /^--preserve-env=TORPOR_DATABASE_URL,TORPOR_POOL_TARGET -- env PATH=.* true\n$/,
+    );
+    expect(told({})).toMatch(/^-- env PATH=.* true\n$/);
+  });
+});
 
 describe("a build of which a file is missing", () => {
   const bashIn = (line: string): void =>

@@ -1,6 +1,7 @@
 import { accessSync, constants, existsSync, readdirSync, readFileSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { run } from "@torpor/base";
 import { formatBytes } from "../output/quantities.ts";
 import type { Check, Finding } from "./check.ts";
 import { findProgram } from "./find-program.ts";
@@ -55,13 +56,7 @@ export function machineChecks({ env, stateDir }: MachineCheckOptions): Check[] {
       required: true,
       probe: async () => {
         if (process.getuid?.() === 0) return { ok: true, found: "root" };
-        const sudo = findProgram("sudo", env["PATH"]);
-        if (sudo !== undefined) return { ok: true, found: `user ${process.getuid?.()}, with ${sudo}` };
-        return {
-          ok: false,
-          found: `user ${process.getuid?.()}, no sudo`,
-          fix: "Run 'up' and 'down' as root, or install sudo.",
-        };
+        return probeSudo(findProgram("sudo", env["PATH"]));
       },
     },
     {
@@ -292,4 +287,28 @@ function list(directory: string): string[] {
 function readSysctl(name: string): string | undefined {
   const text = readText(join("/proc/sys", name)).trim();
   return text === "" ? undefined : text;
+}
+
+/** sudo does not tell a user who may not use it from one whose password it asks for: for that one the groups speak. */
+async function probeSudo(sudo: string | undefined): Promise<Finding> {
+  const user = `user ${process.getuid?.()}`;
+  if (sudo === undefined)
+    return { ok: false, found: `${user}, no sudo`, fix: "Run 'up' and 'down' as root, or install sudo." };
+  const lets = await run([sudo, "-n", "true"], { timeoutMs: 10_000 }).then(
+    () => true,
+    () => false,
+  );
+  if (lets) return { ok: true, found: `${user}, with ${sudo}` };
+  const { stdout } = await run(["id", "-Gn"], { timeoutMs: 10_000 });
+  const group = stdout
+    .trim()
+    .split(/\s+/)
+    .find((name) => ["sudo", "wheel", "admin"].includes(name));
+  if (group !== undefined)
+    return { ok: true, found: `${user}, with ${sudo}, which asks for a password (group ${group})` };
+  return {
+    ok: false,
+    found: `${user}, whom ${sudo} does not let be root without a password`,
+    fix: "Run 'up' and 'down' as root, or as a user who may use sudo (on Debian: one of the group 'sudo'). If it takes a password of yours, run 'sudo -v' first.",
+  };
 }
