@@ -80,7 +80,7 @@ export class TemplateStore {
       const known = [...(await this.#namesByHash()).values()].flat().sort();
       throw new CodedError(
         "template_not_found",
-        `There is no template ${JSON.stringify(nameOrHash)} on this machine; it has ${known.length === 0 ? "none" : known.join(", ")}. Build it with \`torpor template build\`, or check the name.`,
+        `There is no template ${JSON.stringify(nameOrHash)} on this machine; it has ${known.length === 0 ? "none" : known.join(", ")}. ${TEMPLATE_NAME.test(nameOrHash) ? `If it has a recipe (templates/), build it with \`torpor template build ${nameOrHash}\`, else` : "Build it with `torpor template build`, or"} check the name.`,
         { details: { template: nameOrHash, known } },
       );
     }
