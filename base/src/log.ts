@@ -27,6 +27,25 @@ export interface LogOptions {
   redact?: (line: string) => string;
 }
 
+/**
+ * An error as a log has it: its message stands in the line once. The line's own message says it where there is no other, so
+ * pino's habits of a message, a stack that begins with it and one with those of all causes are not followed.
+ *
+ * @param told what the line says already
+ */
+function loggedError(error: unknown, told: string): unknown {
+  if (!(error instanceof Error)) return error;
+  const { name, message, stack, cause, ...facts } = error;
+  const frames = stack?.split("\n").filter((line) => /^\s+at /.test(line));
+  return {
+    type: name,
+    ...(told.includes(message) ? {} : { message }),
+    ...facts,
+    ...(frames === undefined || frames.length === 0 ? {} : { stack: frames.join("\n") }),
+    ...(cause === undefined ? {} : { cause: loggedError(cause, `${told}\n${message}`) }),
+  };
+}
+
 /** JSON lines on standard error, secrets redacted here and nowhere else. */
 export function createLog({ name, level = "info", redact }: LogOptions): Log {
   return pino(
@@ -35,7 +54,21 @@ export function createLog({ name, level = "info", redact }: LogOptions): Log {
       level,
       redact: { paths: REDACTED_PATHS, censor: "[redacted]" },
       timestamp: pino.stdTimeFunctions.isoTime,
-      ...(redact === undefined ? {} : { hooks: { streamWrite: redact } }),
+      serializers: { err: (error: unknown) => error }, // logMethod has done it
+      hooks: {
+        logMethod(args, method) {
+          const [fields, message] = args as unknown[];
+          const error =
+            typeof fields === "object" && fields !== null && "err" in fields ? fields.err : undefined;
+          if (!(error instanceof Error)) {
+            method.apply(this, args);
+            return;
+          }
+          const told = typeof message === "string" ? message : error.message;
+          method.call(this, { ...(fields as object), err: loggedError(error, told) }, told);
+        },
+        ...(redact === undefined ? {} : { streamWrite: redact }),
+      },
     },
     pino.destination({ dest: 2, sync: true }),
   );

@@ -1,4 +1,4 @@
-import type { EndReason, Machine } from "@torpor/protocol";
+import { CodedError, type EndReason, type Machine } from "@torpor/protocol";
 import type { HeldState } from "../held-state.ts";
 import { endedError, toMachine } from "../machine-record.ts";
 import { originOf } from "../origin.ts";
@@ -42,7 +42,8 @@ async function make(held: HeldState, abort: AbortController): Promise<Machine> {
     const { aborted } = abort.signal;
     const reason: EndReason = aborted ? (abort.signal.reason as EndReason) : "create_failed";
     await undo(held, made, reason, error instanceof Error ? error.message : String(error));
-    log.error({
+    const isCallers = aborted || (error instanceof CodedError && error.status < 500);
+    log[isCallers ? "info" : "error"]({
       op: "machine.create",
       outcome: reason,
       sandboxId: entry.id,

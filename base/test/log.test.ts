@@ -1,0 +1,33 @@
+import { expect, test } from "vitest";
+import { createLog } from "../src/index.ts";
+
+function lineOf(write: (log: ReturnType<typeof createLog>) => void): { text: string; line: unknown } {
+  let text = "";
+  write(createLog({ name: "test", redact: (line) => ((text += line), "") }));
+  return { text, line: JSON.parse(text) };
+}
+
+test("an error's message stands in its line once, with its facts and where it came from", () => {
+  const cause = new Error("no space is left");
+  const error = Object.assign(new Error("packing failed: no space is left", { cause }), { exitCode: 3 });
+  const { text, line } = lineOf((log) => log.error({ op: "pack", err: error }));
+  expect(text.split("no space is left")).toHaveLength(2);
+  expect(line).toMatchObject({
+    op: "pack",
+    msg: "packing failed: no space is left",
+    err: {
+      type: "Error",
+      exitCode: 3,
+      stack: expect.stringMatching(/^\s+at /) as string,
+      cause: { type: "Error" },
+    },
+  });
+});
+
+test("a line with a message of its own tells the error's beside it, and causes that say something else", () => {
+  const error = new Error("packing failed", { cause: new Error("no space is left") });
+  expect(lineOf((log) => log.error({ op: "pack", err: error }, "will be tried again")).line).toMatchObject({
+    msg: "will be tried again",
+    err: { message: "packing failed", cause: { message: "no space is left" } },
+  });
+});
