@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import {
   findControllers,
+  monthsBetween,
   mountOf,
   parseAptSources,
   parseGoMinor,
@@ -92,6 +93,11 @@ it("a start time is read past a name with spaces and parentheses, and a zombie h
   const rest = "1 1 1 0 -1 4194560 9 0 0 0 1 2 0 0 20 0 1 0 98765 0 0";
   expect(parseStartTime(`42 (a) b) (c) S ${rest}`)).toBe(98_765);
   expect(parseStartTime(`42 (x) Z ${rest}`)).toBeNull();
+});
+
+it("a release's age is told in whole months", () => {
+  expect(monthsBetween(20240729, new Date("2026-11-30T00:00:00Z"))).toBe(28);
+  expect(monthsBetween(20240729, new Date("2024-08-28T00:00:00Z"))).toBe(0);
 });
 
 it("a user is found in /etc/passwd by whole name", () => {

@@ -10,7 +10,8 @@ export function registerDown(program: Command, context: CliContext): void {
     .command("down")
     .summary("stop Torpor on this machine")
     .description(
-      "Ends every sandbox, then the server and the host. Leaves no process, mount or network behind. Idempotent. Needs root.",
+      "Ends every sandbox, then the server and the host; persistent ones that sleep when idle are hibernated and come back with the " +
+        "next 'up'. Leaves no process, mount or network behind. Idempotent. Needs root.",
     )
     .option("--keep-sandboxes", "leave the sandboxes running: the next 'up' takes them over (for upgrades)")
     .action(async (options: { keepSandboxes?: boolean }, command: Command) => {

@@ -7,6 +7,13 @@ export function parseRunscDate(text: string): number | null {
   return match === null ? null : Number(match[1]);
 }
 
+/** Whole months from a release's date, as {@link parseRunscDate} gives it, to a day. */
+export function monthsBetween(date: number, now: Date): number {
+  const [year, month, day] = [Math.floor(date / 10_000), Math.floor(date / 100) % 100, date % 100];
+  const months = (now.getUTCFullYear() - year) * 12 + now.getUTCMonth() + 1 - month;
+  return now.getUTCDate() < day ? months - 1 : months;
+}
+
 /** Minor version out of `go version`: 23 for go1.23.5. */
 export function parseGoMinor(text: string): number | null {
   const match = /go version go1\.(\d+)/.exec(text);

@@ -3,7 +3,13 @@ import { join } from "node:path";
 import { run } from "@torpor/base";
 import type { Check, Finding } from "./check.ts";
 import { findProgram } from "./find-program.ts";
-import { MINIMUM_RUNSC_DATE, parseGoMinor, parseGoModMinor, parseRunscDate } from "./parsers.ts";
+import {
+  MINIMUM_RUNSC_DATE,
+  monthsBetween,
+  parseGoMinor,
+  parseGoModMinor,
+  parseRunscDate,
+} from "./parsers.ts";
 
 export interface ProgramCheckOptions {
   env: NodeJS.ProcessEnv;
@@ -94,7 +100,12 @@ async function probeRunsc(runsc: string | undefined): Promise<Finding> {
     ...["checkpoint", "restore"].filter((verb) => !new RegExp(`\\b${verb}\\b`).test(commands)),
   ];
   if (missing.length > 0) return { ok: false, found: `${runsc} ${version} lacks ${missing.join(", ")}`, fix };
-  return { ok: true, found: `${runsc} ${version}` };
+  const months = date === null ? 0 : monthsBetween(date, new Date());
+  const age =
+    months > 12
+      ? `, ${months} months old: a newer release of gVisor's, first on the PATH or named by TORPOR_RUNSC, is used in its place (docs/SECURITY.md)`
+      : "";
+  return { ok: true, found: `${runsc} ${version}${age}` };
 }
 
 /** What a program says of itself, on whichever stream and with whichever exit code. */
