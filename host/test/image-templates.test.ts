@@ -169,3 +169,17 @@ test("a template that something came to stand on since it was asked, or is being
   await pools.remove(hashOf("a"), nothing);
   expect(await kept()).toBe("");
 });
+
+test("the list has every name of a template; removing one leaves the others, and the last takes the template along", async () => {
+  await image("a", 0);
+  await store.commitName("mineb", hashOf("a"));
+  await store.commitName("minea", hashOf("a"));
+  const names = async (): Promise<string[]> => (await pools.list()).map(({ name }) => name);
+  expect(await names()).toEqual(["minea", "mineb"]);
+  const inUse = (): Promise<Set<string>> => Promise.resolve(new Set([hashOf("a")]));
+  await pools.remove("mineb", inUse);
+  expect(await names()).toEqual(["minea"]);
+  await expect(pools.remove("minea", inUse)).rejects.toThrow(/^Template minea .* cannot be removed/);
+  await pools.remove("minea", nothing);
+  expect(await kept()).toBe("");
+});
