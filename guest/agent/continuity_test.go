@@ -76,7 +76,7 @@ func (f *follower) read(st *stream) (more, broke bool) {
 		}
 		event := message["event"].(object)
 		if _, ok := event["continue"]; ok {
-			more = true
+			return true, false
 		}
 		f.add(event)
 		if f.onBytes != nil {

@@ -105,20 +105,42 @@ func (t *Table) sit(r *http.Request, w *watching, epoch uint64) error {
 	p := w.process
 	w.partBytes = t.budget.partBytes()
 	err := w.run(r.Context(), keepaliveInterval(r))
-	switch {
-	case err == nil:
+	within := time.Duration(0)
+	if err == errPartSent {
+		if t.handOver(r, w) {
+			return nil
+		}
+		err, within = nil, nextPartWithin
+	} else if err == nil {
 		p.seat.leave(w.reader)
-	case err == errPartSent:
-		p.reserve(w.reader, nextPartWithin) // before its client knows, who may be quick
 		return nil
+	}
+	switch {
 	case t.epoch() != epoch && p.disowned.Load():
 		p.seat.leave(w.reader)
 	case t.epoch() != epoch:
 		p.reserve(w.reader, returnWithin)
+	case within > 0:
+		p.reserve(w.reader, within)
 	default:
 		p.abandon(w.reader)
 	}
 	return err
+}
+
+// handOver ends a part and waits for its client, who may be slow, to have read it and to come for the next. False when it has
+// let go of this part and not come yet.
+func (t *Table) handOver(r *http.Request, w *watching) bool {
+	vacated := w.process.seat.offer(w.reader) // before its client knows, who may be quick
+	if w.sender.Flush() != nil {
+		return false
+	}
+	select {
+	case <-vacated:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
 }
 
 // resume goes on with a stream of which the client has the bytes said.

@@ -6,7 +6,8 @@ import (
 )
 
 const (
-	// nextPartWithin is how long the next part of a stream that comes in parts may take to be asked for.
+	// nextPartWithin is how long the next part of a stream that comes in parts may take to be asked for once the client has let
+	// go of the last one, which it may read as slowly as it likes.
 	nextPartWithin = 5 * time.Second
 	// returnWithin is how long the streams that a freeze cut may take to come back, counted while the machine runs unlocked.
 	returnWithin = 30 * time.Second
@@ -19,13 +20,15 @@ type seat struct {
 	mu     sync.Mutex
 	reader *logReader   // nil when the seat is empty
 	epoch  uint64       // of the table when reader took it
-	expiry *runningTime // set while the seat is reserved
+	expiry *runningTime // set while the seat is reserved for a while
+	// vacated is set while the seat is reserved for as long as its client reads, and closed when another takes it.
+	vacated chan struct{}
 }
 
 // take gives the seat to a reader, unless one of this epoch sits there.
 func (s *seat) take(reader *logReader, epoch uint64) bool {
 	s.mu.Lock()
-	if s.reader != nil && s.expiry == nil && s.epoch == epoch {
+	if s.reader != nil && s.expiry == nil && s.vacated == nil && s.epoch == epoch {
 		s.mu.Unlock()
 		return false
 	}
@@ -55,8 +58,22 @@ func (s *seat) reserve(reader *logReader, within time.Duration, expire func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reader == reader {
+		s.stopExpiry()
 		s.expiry = afterRunning(within, expire)
 	}
+}
+
+// offer keeps the seat for a successor of reader, without a limit. What it gives is closed when one has come.
+func (s *seat) offer(reader *logReader) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	vacated := make(chan struct{})
+	if s.reader == reader {
+		s.vacated = vacated
+	} else {
+		close(vacated)
+	}
+	return vacated
 }
 
 // clear empties the seat, whoever has it.
@@ -73,11 +90,20 @@ func (s *seat) clear() {
 func (s *seat) empty() *logReader {
 	reader := s.reader
 	s.reader = nil
+	s.stopExpiry()
+	if s.vacated != nil {
+		close(s.vacated)
+		s.vacated = nil
+	}
+	return reader
+}
+
+// stopExpiry must be called with mu held.
+func (s *seat) stopExpiry() {
 	if s.expiry != nil {
 		s.expiry.stop()
 		s.expiry = nil
 	}
-	return reader
 }
 
 // reserve leaves p's seat for the stream that is to go on where reader's has ended.

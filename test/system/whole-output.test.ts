@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
+import { setTimeout as delay } from "node:timers/promises";
 import { Sandbox } from "@torpor/sdk";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { repositoryRoot } from "../src/repository.ts";
@@ -61,6 +62,14 @@ describe("output and input of any length pass whole", { timeout: 120_000 }, () =
   test("of torpor run", async () => {
     const child = cli("run", "-t", "base", "--", "head", "-c", String(12 * MIB), "/dev/zero");
     expect(await hashOf(child)).toEqual({ exitCode: 0, hash: sha256(Buffer.alloc(12 * MIB)), said: "" });
+  });
+
+  test("of torpor exec to a reader that stops for longer than a part of the stream may take", async () => {
+    const child = cli("exec", sandbox.id, "--", "cat", "/workspace/big");
+    const first = (await once(child.stdout as NodeJS.ReadableStream, "readable")) as unknown;
+    expect(first).toBeDefined();
+    await delay(6_500); // the guest gives a part's reader 5 s to ask for the next
+    expect(await hashOf(child)).toEqual({ exitCode: 0, hash: expected, said: "" });
   });
 
   test("ends a command whose reader has gone", async () => {

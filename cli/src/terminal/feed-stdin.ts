@@ -1,4 +1,3 @@
-import { once } from "node:events";
 import { PassThrough, type Readable } from "node:stream";
 import type { Sandbox } from "@torpor/sdk";
 
@@ -27,15 +26,8 @@ export class StdinFeed {
     this.#stdin.once("error", (error) => this.#passed.destroy(error));
     this.#stdin.pipe(this.#passed);
     try {
-      while (!this.#passed.readableEnded) {
-        const piece = this.#passed.read() as Buffer | null;
-        if (piece !== null) await sandbox.writeStdin(execId, piece, options);
-        else if (!this.#passed.readableEnded)
-          await Promise.race([
-            once(this.#passed, "readable", { signal }),
-            once(this.#passed, "end", { signal }),
-          ]);
-      }
+      // What has gathered meanwhile comes as one piece.
+      for await (const piece of this.#passed) await sandbox.writeStdin(execId, piece as Buffer, options);
       await sandbox.writeStdin(execId, "", { ...options, close: true });
     } catch (error) {
       const { code } = error as { code?: unknown };
@@ -50,6 +42,7 @@ export class StdinFeed {
   stop(): void {
     this.#leave.abort();
     this.#stdin.unpipe(this.#passed);
+    this.#passed.destroy();
     this.#stdin.destroy();
   }
 }

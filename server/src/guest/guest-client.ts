@@ -157,7 +157,7 @@ export class GuestClient {
       procedure,
       request,
       options,
-      ({ event }) => event?.end !== undefined,
+      ({ event }) => event?.end !== undefined || event?.continue !== undefined,
       // The host says by it what holds the sandbox awake.
       execId === undefined ? {} : { "x-torpor-exec": execId },
     )) {

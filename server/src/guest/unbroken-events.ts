@@ -40,8 +40,11 @@ export async function* unbrokenEvents(
           isAttached = true;
           cut = undefined;
           interruptions.passed();
-          if (event.continue !== undefined) isInParts = true;
-          else if (event.start === undefined) {
+          if (event.continue !== undefined) {
+            isInParts = true;
+            break; // the guest ends this stream when the next part is asked for
+          }
+          if (event.start === undefined) {
             countOutput(has, event);
             yield event;
             if (event.end !== undefined) return;
