@@ -93,6 +93,20 @@ async function image(letter: string, unusedMs: number, kib = 4): Promise<void> {
   await writeFile(join(dir, hash, "manifest.json"), JSON.stringify(manifest));
   await store.markUsed(hash, bench.clock.now() - unusedMs);
 }
+/** Its golden snapshot, as baked by this driver build. @returns where the image in it is */
+async function golden(letter: string, extra: { host_key?: string }): Promise<string> {
+  const goldenDir = join(dir, hashOf(letter), "golden", goldenName(bench.driver));
+  const imageDir = join(goldenDir, "image");
+  await mkdir(imageDir, { recursive: true });
+  await writeFile(join(goldenDir, "root.img"), "");
+  await writeFile(join(imageDir, IMAGE_FILE), JSON.stringify({ memory: "", files: "" }));
+  const { name, version, acceleration } = bench.driver.info;
+  await writeFile(
+    join(goldenDir, "golden.json"),
+    JSON.stringify({ driver: name, driver_version: version, acceleration, ...extra }),
+  );
+  return imageDir;
+}
 const kept = async (): Promise<string> =>
   (await readdir(dir))
     .filter((name) => name.length === 64)
@@ -146,15 +160,7 @@ test("a template that something came to stand on since it was asked, or is being
   const comesLate = (): Promise<Set<string>> =>
     Promise.resolve(new Set((asked += 1) > 1 ? [hashOf("a")] : []));
   await expect(pools.remove(hashOf("a"), comesLate)).rejects.toMatchObject({ code: "conflict" });
-  const goldenDir = join(dir, hashOf("a"), "golden", goldenName(bench.driver));
-  await mkdir(join(goldenDir, "image"), { recursive: true });
-  await writeFile(join(goldenDir, "root.img"), "");
-  await writeFile(join(goldenDir, "image", IMAGE_FILE), JSON.stringify({ memory: "", files: "" }));
-  const { name, version, acceleration } = bench.driver.info;
-  await writeFile(
-    join(goldenDir, "golden.json"),
-    JSON.stringify({ driver: name, driver_version: version, acceleration, host_key: "the template's" }),
-  );
+  await golden("a", { host_key: "the template's" });
   const release = bench.driver.hold("restore");
   const made = pools.acquire(`image:${hashOf("a")}`, 64, new AbortController().signal);
   await until(() => bench.driver.machines.size > 0);
@@ -182,4 +188,19 @@ test("the list has every name of a template; removing one leaves the others, and
   await expect(pools.remove("minea", inUse)).rejects.toThrow(/^Template minea .* cannot be removed/);
   await pools.remove("minea", nothing);
   expect(await kept()).toBe("");
+});
+
+test("what stands on a template whose golden snapshot an earlier Torpor baked is restored; nothing new is made from it", async () => {
+  await image("a", 0);
+  const imageDir = await golden("a", {});
+  const { signal } = new AbortController();
+  await expect(pools.acquire(`image:${hashOf("a")}`, 64, signal)).rejects.toMatchObject({
+    code: "template_not_ready",
+  });
+  const { place } = await pools.restore(hashOf("a"), 64, imageDir, signal, () => {});
+  expect(bench.driver.restored).toEqual([place.slot]);
+  await bench.slots.clear(place.slot);
+  await expect(pools.restore(hashOf("b"), 64, imageDir, signal, () => {})).rejects.toMatchObject({
+    code: "image_incompatible",
+  });
 });

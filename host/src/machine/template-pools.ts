@@ -131,12 +131,10 @@ export class TemplatePools implements MachineSource, RestoreTarget {
       if (open?.template.hash === templateHash) return open.pool.restore(diskMib, imageDir, signal, onPlace);
     }
     const template = await store.find(templateHash);
-    const golden =
-      template === undefined ? undefined : await findGolden(template.goldenDir(goldenName(driver)), driver);
-    if (golden === undefined) throw templateGone(templateHash);
-    return this.#inNewPlace(diskMib, onPlace, (place) =>
-      driver.start(golden.root, place, limits, imageDir, signal),
-    );
+    // Not the golden snapshot, which may be none that this Torpor makes new machines from.
+    const root = template === undefined ? undefined : findRoot(template.goldenDir(goldenName(driver)));
+    if (root === undefined) throw templateGone(templateHash);
+    return this.#inNewPlace(diskMib, onPlace, (place) => driver.start(root, place, limits, imageDir, signal));
   }
 
   async boot(
