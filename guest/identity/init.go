@@ -211,7 +211,7 @@ func (i *Initializer) ServeInit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if last := i.Gate.lastHostKey(); last != "" && !equal(q.PreviousHostKey, last) {
-		refuse(http.StatusForbidden, "wrong_host_key", "previous_host_key is not the key that was in force when the sandbox was frozen, or that its files came with")
+		refuse(http.StatusForbidden, "wrong_host_key", "previous_host_key is not the key that was in force when the sandbox was frozen, nor the one that its files or its first prepare came with")
 		return
 	}
 	if err := q.check(i.Accounts, &i.prepared); err != nil {

@@ -304,7 +304,7 @@ func (r *logReader) take() (stream Stream, data []byte, lost uint64, ok bool) {
 		lost = at - r.consumed[c.stream]
 		r.consumed[c.stream] = at + uint64(len(data))
 		r.offset = len(c.data)
-		r.lag -= len(data) + int(lost)
+		r.lag -= len(data) // of what was lost it was not behind
 		l.room.Broadcast()
 		if l.dropped {
 			l.trim(0)

@@ -79,7 +79,7 @@ func (t *Table) watchStarted(r *http.Request, request *startRequest, p *process,
 	}
 	if request.Torpor != nil && request.Torpor.Resumable {
 		w.reader, _ = p.log.readerFrom([streamCount]uint64{})
-		p.seat.take(w.reader, epoch)
+		p.seat.take(w.reader, epoch, false)
 		p.run()
 		return t.sit(r, w, epoch)
 	}
@@ -150,7 +150,7 @@ func (t *Table) resume(r *http.Request, p *process, from streamOffsets, sender *
 	if !ok {
 		return wire.Errorf(wire.InvalidArgument, "field torpor.from claims more bytes than process %d has written", p.pid)
 	}
-	if !p.seat.take(reader, epoch) {
+	if !p.seat.take(reader, epoch, true) {
 		reader.close()
 		return wire.Errorf(wire.FailedPrecondition, "process %d is followed by the one who started it; connect without torpor.hold", p.pid)
 	}
@@ -170,7 +170,7 @@ func (t *Table) attachToExecution(r *http.Request, e *execution, resumable bool,
 	}
 	p, epoch := e.process, t.epoch()
 	if resumable && !p.isEnded() {
-		if reader, ok := p.log.readerFrom([streamCount]uint64{}); ok && p.seat.take(reader, epoch) {
+		if reader, ok := p.log.readerFrom([streamCount]uint64{}); ok && p.seat.take(reader, epoch, false) {
 			return t.sit(r, &watching{process: p, reader: reader, sender: sender, extended: true}, epoch)
 		} else if ok {
 			reader.close()

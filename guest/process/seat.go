@@ -25,10 +25,12 @@ type seat struct {
 	vacated chan struct{}
 }
 
-// take gives the seat to a reader, unless one of this epoch sits there.
-func (s *seat) take(reader *logReader, epoch uint64) bool {
+// take gives the seat to a reader, unless one of this epoch sits there. One that is offered is kept for who has read the part
+// before and comes for the next: another may be the second attempt of a client that only reads slowly.
+func (s *seat) take(reader *logReader, epoch uint64, forNextPart bool) bool {
 	s.mu.Lock()
-	if s.reader != nil && s.expiry == nil && s.vacated == nil && s.epoch == epoch {
+	offered := s.vacated != nil && forNextPart
+	if s.reader != nil && s.expiry == nil && !offered && s.epoch == epoch {
 		s.mu.Unlock()
 		return false
 	}
