@@ -84,6 +84,7 @@ readonly SYSTEM_PROGRAMS=(
   "nft nftables keeps the sandboxes apart"
   "mke2fs e2fsprogs caps every sandbox's disk"
   "losetup mount attaches those disks"
+  "perl perl-base ends connections of sandboxes that sleep or are gone"
   "tar tar unpacks what sandboxes send"
   "openssl openssl signs the local certificate of 'torpor up --tls'"
 )

@@ -267,6 +267,7 @@ async function openRouter(
     resolvers,
     egress: egressLeft(journal.living()),
     onRefused: (slot, why) => log.debug({ op: "egress.refuse", slot }, why),
+    log,
   });
   journal.setFact("router", router.memory);
   return router;

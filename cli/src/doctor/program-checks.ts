@@ -70,6 +70,12 @@ export function programChecks({ env, root }: ProgramCheckOptions): Check[] {
       "nftables",
       "keeps sandboxes from each other, from this machine and from private networks",
     ),
+    present(
+      "perl",
+      "perl",
+      "perl-base",
+      "has the kernel forget the connections of a sandbox that is gone, and ends those that keep one from being put to sleep",
+    ),
     present("mke2fs", "mke2fs", "e2fsprogs", "makes the file that caps a sandbox's disk"),
     present("losetup", "losetup", "mount", "attaches that file"),
     present(

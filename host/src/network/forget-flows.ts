@@ -13,24 +13,27 @@ sub ask { my ($type, $flags, $attributes) = @_;
   my $body = pack("CCn", AF_INET, 0, 0) . $attributes;
   send($netlink, pack("LSSLL", 16 + length $body, 0x100 | $type, 1 | $flags, 1, 0) . $body, 0) // die "send: $!";
 }
-my @found;
+my (@found, $done);
 ask(1, 0x300, ""); # NLM_F_DUMP
-DUMP: while (defined recv($netlink, my $answer, 1 << 20, 0)) {
+until ($done) {
+  defined recv($netlink, my $answer, 1 << 20, 0) or die "dump: $!";
   while (length $answer >= 16) {
     my ($length, $type) = unpack("LS", $answer);
-    last DUMP if $type == 3; # NLMSG_DONE
+    my $message = substr($answer, 0, ($length + 3) & ~3, "");
+    if ($type == 3) { $done = 1; last; } # NLMSG_DONE
     if ($type == 2) { # NLMSG_ERROR
-      my $error = -unpack("x16l", $answer);
+      my $error = -unpack("x16l", $message);
       exit 0 if $error == 22; # a kernel without it tracks nothing, or lets nobody at it
       die "dump: errno $error";
     }
-    my $attributes = substr($answer, 20, $length - 20);
-    $answer = substr($answer, ($length + 3) & ~3);
+    next if index($message, $from) < 0; # nearly all of them
+    my $attributes = substr($message, 20);
     while (length $attributes >= 4) {
       my ($size, $kind) = unpack("SS", $attributes);
       my $tuple = substr($attributes, 0, ($size + 3) & ~3, "");
-      # CTA_TUPLE_ORIG, in it CTA_TUPLE_IP, in it CTA_IP_V4_SRC.
-      push @found, $tuple if ($kind & 0x3fff) == 1 && substr($tuple, 12, 4) eq $from;
+      next unless ($kind & 0x3fff) == 1; # CTA_TUPLE_ORIG, in it CTA_TUPLE_IP, in it CTA_IP_V4_SRC.
+      push @found, $tuple if substr($tuple, 12, 4) eq $from;
+      last;
     }
   }
 }
@@ -45,7 +48,9 @@ for my $tuple (@found) {
 /**
  * Forgets the flows from a slot's address in the host's own namespace, where they come in from outside: what is still sent to
  * them would reach whoever has the slot next.
+ *
+ * @throws when the kernel did not tell all of them, or kept one
  */
 export async function forgetFlows(address: string): Promise<void> {
-  await run(["perl", "-e", FORGET, address], { timeoutMs: 20_000 });
+  await run(["perl", "-", address], { input: FORGET, timeoutMs: 20_000 });
 }

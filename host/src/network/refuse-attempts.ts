@@ -27,7 +27,8 @@ while (<$tracked>) {
  * @param address the guest's, outside
  */
 export async function refuseAttempts(netns: string, address: string): Promise<void> {
-  await run(["ip", "netns", "exec", netns, "perl", "-e", REFUSE, address, GUEST_ADDRESS], {
+  await run(["ip", "netns", "exec", netns, "perl", "-", address, GUEST_ADDRESS], {
+    input: REFUSE,
     timeoutMs: 20_000,
   });
 }

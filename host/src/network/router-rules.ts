@@ -7,6 +7,9 @@ const DNS_RATE = "rate over 200/second burst 400 packets";
 /** New connections to the gate, likewise; more are refused. */
 const CONNECTION_RATE = "rate over 100/second burst 200 packets";
 
+/** How long a slot may make no new connections should nobody end it: longer than a checkpoint takes to try. */
+const CLOSED_TIMEOUT = "5m";
+
 /**
  * The rules of the router's namespace, for nft: whole, in one transaction. What the slots under a policy of their own are
  * given comes on top (`egress-rules.ts`).
@@ -28,7 +31,7 @@ table ip torpor {
   set never { type ipv4_addr; flags interval; elements = { ${NEVER_REACHABLE.join(", ")} } }
   map policies { type ifname : verdict; }
   map diversions { type ifname : verdict; }
-  set closed { type ifname; }
+  set closed { type ifname; flags timeout; timeout ${CLOSED_TIMEOUT}; }
   set dns_rate { type ipv4_addr; size 4096; flags dynamic; timeout 10s; }
   set connection_rate { type ipv4_addr; size 4096; flags dynamic; timeout 10s; }
   chain from_guest {

@@ -1,4 +1,4 @@
-import { run } from "@torpor/base";
+import { type Log, run, silentLog } from "@torpor/base";
 import { CodedError, type NetworkPolicy } from "@torpor/protocol";
 import type { Instance } from "../instance.ts";
 import {
@@ -52,12 +52,16 @@ export interface SlotNetwork {
 export class Router {
   readonly #instance: Instance;
   readonly #block: AddressBlock;
+  readonly #log: Log;
+  /** Slots that are refused new connections, or may be after a failure. */
+  readonly #closed = new Set<number>();
   /** Listens once the uplink is there. */
   #opened: { gate: EgressGate; egress: SlotEgress } | undefined;
 
-  private constructor(instance: Instance, block: AddressBlock) {
+  private constructor(instance: Instance, block: AddressBlock, log: Log) {
     this.#instance = instance;
     this.#block = block;
+    this.#log = log;
   }
 
   get #open(): { gate: EgressGate; egress: SlotEgress } {
@@ -83,9 +87,11 @@ export class Router {
     egress: ReadonlyMap<number, NetworkPolicy>;
     /** Told of each connection that the gate refused, and why. */
     onRefused?: (slot: number, why: string) => void;
+    /** Default: silent. */
+    log?: Log;
   }): Promise<Router> {
-    const { instance, memory } = options;
-    const existing = memory === undefined ? undefined : new Router(instance, addressBlock(memory.block));
+    const { instance, memory, log = silentLog } = options;
+    const existing = memory === undefined ? undefined : new Router(instance, addressBlock(memory.block), log);
     if (existing !== undefined && (await existing.#isWhole())) {
       await existing.#start(options, await existing.slotsInPlace());
       await turnForwardingOn();
@@ -94,7 +100,7 @@ export class Router {
     // After a reboot, a crash half-way, or when somebody took it down: whatever stood behind it is out of reach and is
     // ended by adoption.
     await removeRouter(instance);
-    const router = new Router(instance, await freeBlock());
+    const router = new Router(instance, await freeBlock(), log);
     await router.#build();
     await router.#start({ ...options, egress: new Map() }, []);
     await turnForwardingOn();
@@ -220,31 +226,64 @@ export class Router {
 
   /**
    * Refuses the connections that a slot is making and that have had no answer, and every new one while `act` runs: its
-   * runtime can write no machine that is making one.
+   * runtime can write no machine that is making one. When they cannot be refused `act` runs all the same.
    */
   async withoutAttempts<T>(slot: number, act: () => Promise<T>): Promise<T> {
     const { routerNetns } = this.#instance;
-    const element = `element ip torpor closed { "s${slot}" }`;
-    await nft(routerNetns, `add ${element}`);
+    this.#closed.add(slot);
     try {
+      await nft(routerNetns, `add ${closedElement(slot)}`);
       await refuseAttempts(routerNetns, this.#block.slotAddress(slot));
+    } catch (error) {
+      this.#log.error({ op: "router.refuseAttempts", slot, err: error });
+    }
+    try {
       return await act();
     } finally {
-      await nft(routerNetns, `delete ${element}`);
+      await this.#admitAttempts(slot);
     }
   }
 
-  /** Removes all of a slot that exists. Idempotent. */
+  /** What `withoutAttempts` has done is done, whether or not this succeeds. Idempotent. Never rejects. */
+  async #admitAttempts(slot: number): Promise<void> {
+    if (!this.#closed.has(slot)) return;
+    const element = closedElement(slot);
+    try {
+      // Added first, since one that is not there cannot be deleted.
+      await nft(this.#instance.routerNetns, `add ${element}\ndelete ${element}`);
+      this.#closed.delete(slot);
+    } catch (error) {
+      this.#log.error({ op: "router.admitAttempts", slot, err: error }, "its element ends by itself");
+    }
+  }
+
+  /**
+   * Removes all of a slot that exists. Idempotent. While flows to it cannot be forgotten an empty namespace stands for it: it
+   * is among {@link Router.slotsInPlace}, and cannot be made anew, until this is tried again.
+   */
   async removeSlot(slot: number): Promise<void> {
     const { gate, egress } = this.#open;
+    const netns = this.#instance.slotNetns(slot);
     gate.forget(slot);
+    let isForgotten = true;
     await Promise.all([
       // The link before its rules: what still runs behind it must not find them gone.
       ipBatch(this.#instance.routerNetns, [`link del s${slot}`], { force: true }).then(() =>
-        Promise.all([egress.forget(slot), forgetFlows(this.#block.slotAddress(slot))]),
+        Promise.all([
+          egress.forget(slot),
+          this.#admitAttempts(slot),
+          forgetFlows(this.#block.slotAddress(slot)).catch((error: unknown) => {
+            isForgotten = false;
+            this.#log.error(
+              { op: "router.forgetFlows", slot, err: error },
+              "the slot is kept until they are",
+            );
+          }),
+        ]),
       ),
-      ipBatch(undefined, [`netns del ${this.#instance.slotNetns(slot)}`], { force: true }),
+      ipBatch(undefined, [`netns del ${netns}`], { force: true }),
     ]);
+    if (!isForgotten) await ipBatch(undefined, [`netns add ${netns}`]);
   }
 
   /** Removes the router and all that hangs on it, and puts ip_forward back as it was found. */
@@ -268,6 +307,10 @@ export class Router {
     }
     return slots;
   }
+}
+
+function closedElement(slot: number): string {
+  return `element ip torpor closed { "s${slot}" }`;
 }
 
 async function removeRouter(instance: Instance): Promise<void> {
