@@ -33,16 +33,32 @@ export interface LogOptions {
  *
  * @param told what the line says already
  */
-function loggedError(error: unknown, told: string): unknown {
-  if (!(error instanceof Error)) return error;
-  const { name, message, stack, cause, ...facts } = error;
+function loggedError(error: Error, told: string): object {
+  const { name: _name, message: _message, stack: _stack, cause: _cause, ...facts } = error;
+  return { ...plainError(error, told, new Set()), ...facts };
+}
+
+/**
+ * What every error says, and what is behind it: the cause, and the errors that an AggregateError gathers. Of those no other
+ * facts are told: the redacted paths do not reach so deep.
+ */
+function plainError(error: Error, told: string, seen: Set<unknown>): object {
+  seen.add(error);
+  const { name, message, stack, cause } = error;
+  const code: unknown = "code" in error ? error.code : undefined;
   const frames = stack?.split("\n").filter((line) => /^\s+at /.test(line));
+  const behind = (each: unknown): unknown => {
+    if (seen.has(each)) return "(told above)";
+    if (each instanceof Error) return plainError(each, `${told}\n${message}`, seen);
+    return typeof each === "object" ? Object.prototype.toString.call(each) : String(each);
+  };
   return {
     type: name,
     ...(told.includes(message) ? {} : { message }),
-    ...facts,
+    ...(typeof code === "string" || typeof code === "number" ? { code } : {}),
     ...(frames === undefined || frames.length === 0 ? {} : { stack: frames.join("\n") }),
-    ...(cause === undefined ? {} : { cause: loggedError(cause, `${told}\n${message}`) }),
+    ...(cause === undefined ? {} : { cause: behind(cause) }),
+    ...(error instanceof AggregateError ? { errors: error.errors.map(behind) } : {}),
   };
 }
 
