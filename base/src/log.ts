@@ -50,7 +50,7 @@ function plainError(error: Error, told: string, seen: Set<unknown>): object {
   const behind = (each: unknown): unknown => {
     if (seen.has(each)) return "(told above)";
     if (each instanceof Error) return plainError(each, `${told}\n${message}`, seen);
-    return typeof each === "object" ? Object.prototype.toString.call(each) : String(each);
+    return typeof each === "string" ? each : Object.prototype.toString.call(each);
   };
   return {
     type: name,

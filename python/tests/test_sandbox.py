@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import threading
 import time
+import traceback
 import unittest
 from datetime import datetime, timezone
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 import torpor
 from torpor import Sandbox
@@ -339,6 +342,39 @@ class Stateful(SandboxCase):
         self.assertEqual(none.exception.code, "no_attempt_scored")
         with self.assertRaises(torpor.TorporError):
             self.sandbox.explore([], attempt)
+
+    def test_an_interrupted_explore_begins_no_more_attempts_and_keeps_no_fork(self) -> None:
+        ids = [f"sfork{n}23456789012345xxxx" for n in range(4)]
+        children = [{"sandbox": sandbox_wire(id=id)} for id in ids]
+        self.server.on_json("POST", "/v1/sandboxes/{id}/fork", 201, {"children": children})
+        self.server.on_json("DELETE", "/v1/sandboxes/*", 200, sandbox_wire(state="destroyed"))
+        begun: "list[int]" = []
+        workers: "list[threading.Thread]" = []
+        caller = threading.get_ident()
+
+        def waits_for_a_result() -> bool:
+            calls = traceback.extract_stack(sys._current_frames()[caller])
+            return any(call.name == "result" for call in calls)
+
+        def eventually(holds: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + 10
+            while not holds() and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+        def attempt(fork: Sandbox, candidate: int) -> float:
+            begun.append(candidate)
+            workers.append(threading.current_thread())
+            eventually(waits_for_a_result)  # then all are queued
+            signal.pthread_kill(caller, signal.SIGINT)
+            eventually(lambda: len(self.server.calls_to("DELETE", "")) > 0)
+            return 0.0
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.sandbox.explore([0, 1, 2, 3], attempt, concurrency=1)
+        for worker in workers:
+            worker.join(10)
+        destroyed = {call["path"].split("/")[-1] for call in self.server.calls_to("DELETE", "")}
+        self.assertEqual((begun, destroyed), ([0], set(ids)))
 
     def test_snapshots_are_taken_listed_and_removed(self) -> None:
         wire = {

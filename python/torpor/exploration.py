@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Generic, List, Optional, Sequence, Tuple, TypeVar
 
@@ -38,11 +38,18 @@ class _Attempts(Generic[Candidate]):
     def __init__(self, attempt: Callable[["Sandbox", Candidate], float], count: int) -> None:
         self._attempt = attempt
         self._lock = threading.Lock()
+        self._stopped = False
         self.best: Optional[Tuple["Sandbox", int, float]] = None
         self.scores: List[Optional[float]] = [None] * count
         self.failures: List[BaseException] = []
 
+    def stop(self) -> None:
+        """No attempt is begun from now on."""
+        self._stopped = True
+
     def run(self, sandbox: "Sandbox", candidate: Candidate, index: int) -> None:
+        if self._stopped:
+            return
         try:
             score = _checked_score(self._attempt(sandbox, candidate), index)
         except Exception as error:
@@ -91,11 +98,17 @@ def explore(
     living = [(child, candidate, index) for child, (index, candidate) in numbered]
     workers = max(1, min(concurrency or len(living), len(living)))
     pool = ThreadPoolExecutor(workers, thread_name_prefix="torpor-explore")
+    running: List["Future[None]"] = []
     try:
-        for done in [pool.submit(attempts.run, *each) for each in living]:
+        for each in living:
+            running.append(pool.submit(attempts.run, *each))
+        for done in running:
             done.result()
     except BaseException:
-        # ^C: nothing more is begun, and none is kept.
+        # ^C: nothing more is begun, and none is kept. What is queued would be run even after the pool's shutdown.
+        attempts.stop()
+        for waiting in running:
+            waiting.cancel()
         pool.shutdown(wait=False)
         for sandbox, _candidate, _index in living:
             attempts.drop(sandbox)
