@@ -65,13 +65,13 @@ export function machineChecks({ env, stateDir }: MachineCheckOptions): Check[] {
       required: true,
       probe: async () => {
         const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
-        const good = major > 20 || (major === 20 && minor >= 15);
+        const good = major > 20 || (major === 20 && minor >= 11);
         return good
           ? { ok: true, found: process.version }
           : {
               ok: false,
               found: process.version,
-              fix: "Install Node.js 20.15 or later. Debian 12's own package is version 18.",
+              fix: "Install Node.js 20.11 or later. Debian 12's own package is version 18.",
             };
       },
     },

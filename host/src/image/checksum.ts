@@ -3,34 +3,34 @@ import { createReadStream } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 
-/** What a file holds, by a checksum that tells damage: whoever may change an image may change its manifest too. */
 export interface Checksum {
   size: number;
-  /** CRC-32 as zlib and PNG have it, eight hexadecimal digits. */
-  crc32: string;
+  /** BLAKE3, 64 hexadecimal digits. */
+  blake3: string;
 }
 
 /**
- * A CRC, which a processor computes three times as fast as a cryptographic hash: the wake of a sandbox waits for it.
+ * BLAKE3 by native code, three times as fast as SHA-256 where this was measured: a wake waits for it.
  *
  * Reads with a small buffer that stays in the processor's cache: page faults are dear on virtual machines, and fresh memory
  * for every piece costs as much as the checksum. One file at a time: two beside each other are no faster on cores
  * that share their units. A string, so that it runs alike from src, from dist and in tests.
  */
 const PROGRAM = `
-const { parentPort } = require("node:worker_threads");
+const { parentPort, workerData } = require("node:worker_threads");
 const { closeSync, openSync, readSync } = require("node:fs");
-const { crc32 } = require("node:zlib");
+const { createRequire } = require("node:module");
+const { Blake3Hasher } = createRequire(workerData.module)("@napi-rs/blake-hash");
 const buffer = Buffer.allocUnsafeSlow(256 * 1024);
 const begun = new Map();
 function readOn(path) {
   let reading = begun.get(path);
   if (reading === undefined) {
-    reading = { file: openSync(path, "r"), sum: 0, size: 0 };
+    reading = { file: openSync(path, "r"), hash: new Blake3Hasher(), size: 0 };
     begun.set(path, reading);
   }
   for (let length; (length = readSync(reading.file, buffer)) > 0; reading.size += length)
-    reading.sum = crc32(buffer.subarray(0, length), reading.sum);
+    reading.hash.update(buffer.subarray(0, length));
   return reading;
 }
 function end(path) {
@@ -42,11 +42,11 @@ parentPort.on("message", ({ ticket, verb, path }) => {
   try {
     if (verb === "forget") end(path);
     else {
-      const { sum, size } = readOn(path);
+      const { hash, size } = readOn(path);
       if (verb === "read on") parentPort.postMessage({ ticket });
       else {
         end(path);
-        parentPort.postMessage({ ticket, size, crc32: sum.toString(16).padStart(8, "0") });
+        parentPort.postMessage({ ticket, size, blake3: hash.digest("hex") });
       }
     }
   } catch (error) {
@@ -131,14 +131,16 @@ export class Checksums {
   }
 
   #start(): Worker {
-    const worker = new Worker(PROGRAM, { eval: true, execArgv: [] });
+    const worker = new Worker(PROGRAM, { eval: true, execArgv: [], workerData: { module: import.meta.url } });
     worker.on("message", (answer: Answer) => {
       const waiting = this.#waiting.get(answer.ticket);
       this.#waiting.delete(answer.ticket);
       if (this.#waiting.size === 0) worker.unref();
       if ("error" in answer) waiting?.reject(answer.error);
       else
-        waiting?.resolve(answer.size === undefined ? undefined : { size: answer.size, crc32: answer.crc32 });
+        waiting?.resolve(
+          answer.size === undefined ? undefined : { size: answer.size, blake3: answer.blake3 },
+        );
     });
     worker.on("error", (error) => this.#failAll(error));
     worker.on("exit", () => {

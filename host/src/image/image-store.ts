@@ -9,7 +9,7 @@ import { writingBack } from "./write-back.ts";
 
 const sizedSchema = z.object({ name: z.string(), size: z.number().int() });
 const fileSchema = z.union([
-  sizedSchema.extend({ crc32: z.string() }),
+  sizedSchema.extend({ blake3: z.string() }),
   sizedSchema.extend({ sha256: z.string() }), // as earlier versions wrote it
 ]);
 
@@ -234,7 +234,7 @@ export class ImageStore {
           { details: { file: expected.name } },
         );
       const path = join(this.dataDir(manifest.id), expected.name);
-      const reading = "crc32" in expected ? this.#checksums.of(path) : sha256Of(path);
+      const reading = "blake3" in expected ? this.#checksums.of(path) : sha256Of(path);
       const actual = await reading.catch((error: unknown) => {
         throw corrupt(`cannot be read (${String(error)})`);
       });

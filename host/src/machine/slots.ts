@@ -98,13 +98,13 @@ export class Slots {
    */
   keepSpare(): void {
     this.#spares = 1;
+    this.#replenishing = undefined;
     if (this.#ahead.length < this.#spares && this.#taken.size < MAX_SLOT) this.#makeAhead();
   }
 
   #replenishLater(): void {
     if (this.#spares === 0) return;
-    clearTimeout(this.#replenishing);
-    this.#replenishing = setTimeout(() => this.keepSpare(), REPLENISH_AFTER_MS).unref();
+    this.#replenishing ??= setTimeout(() => this.keepSpare(), REPLENISH_AFTER_MS).unref();
   }
 
   #makeAhead(): void {

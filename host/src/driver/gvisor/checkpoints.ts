@@ -1,4 +1,4 @@
-import { rmSync } from "node:fs";
+import { closeSync, constants, existsSync, openSync, readdirSync, rmSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { run } from "@torpor/base";
@@ -45,12 +45,14 @@ export class Checkpoints {
     this.#directory = directory;
     this.#runscPath = runscPath;
     this.#flags = flags;
-    rmSync(directory, { recursive: true, force: true }); // of a process that died
+    releaseOrphans(directory);
+    rmSync(directory, { recursive: true, force: true });
   }
 
   /** Keeps one started ahead from now on, until {@link Checkpoints.close}. */
   keepSpare(): void {
     this.#keeps = true;
+    this.#replenishing = undefined;
     this.#spare ??= this.#prime();
     this.#spare.catch(() => {}); // looked at when it is taken
   }
@@ -67,21 +69,21 @@ export class Checkpoints {
   /** Writes a machine, which goes on. @throws ProcessError with what the runtime said */
   async write({ stateDir, imageDir, signal }: CheckpointOf): Promise<void> {
     const spare = await this.#take();
-    const options = { timeoutMs: TIMEOUT_MS, signal };
     try {
       if (spare === undefined || spare.command.isSpent)
-        await run(this.#argv([], stateDir, imageDir), withoutUndefined(options));
+        await run(this.#argv([], stateDir, imageDir), {
+          timeoutMs: TIMEOUT_MS,
+          ...(signal === undefined ? {} : { signal }),
+        });
       else
         await spare.command.run(
           { [join(spare.directory, STATE)]: stateDir, [join(spare.directory, IMAGE)]: imageDir },
-          options,
+          { timeoutMs: TIMEOUT_MS, signal },
         );
     } finally {
+      await spare?.command.cancel(); // one that could not be used would wait for ever
       if (spare !== undefined) await rm(spare.directory, { recursive: true, force: true });
-      if (this.#keeps) {
-        clearTimeout(this.#replenishing);
-        this.#replenishing = setTimeout(() => this.keepSpare(), REPLENISH_AFTER_MS).unref();
-      }
+      if (this.#keeps) this.#replenishing ??= setTimeout(() => this.keepSpare(), REPLENISH_AFTER_MS).unref();
     }
   }
 
@@ -123,10 +125,15 @@ export class Checkpoints {
   }
 }
 
+/**
+ * One that an earlier process had just begun to start when it was killed has not been told yet to end with it: it waits, is let
+ * go on, and finds nothing to do.
+ */
+function releaseOrphans(directory: string): void {
+  const names = existsSync(directory) ? readdirSync(directory) : [];
+  for (const gate of names.map((name) => join(directory, name, GATE)))
+    if (existsSync(gate)) closeSync(openSync(gate, constants.O_RDONLY | constants.O_NONBLOCK));
+}
+
 /** Every machine's id in the runtime begins so; it takes the beginning of an id for the id of the only one that has it. */
 export const MACHINE_PREFIX = "m";
-
-function withoutUndefined(options: { timeoutMs: number; signal: AbortSignal | undefined }) {
-  const { signal, ...others } = options;
-  return signal === undefined ? others : { ...others, signal };
-}

@@ -1,5 +1,5 @@
 import { constants } from "node:fs";
-import { open, symlink } from "node:fs/promises";
+import { type FileHandle, open, symlink } from "node:fs/promises";
 import { run } from "@torpor/base";
 
 /** The longest a timer can be: it waits for as long as nothing is known for it to do. */
@@ -54,17 +54,24 @@ export class PrimedCommand {
     links: Readonly<Record<string, string>>,
     { timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal | undefined },
   ): Promise<void> {
-    for (const [path, target] of Object.entries(links)) await symlink(target, path);
     const abort = (): void => this.#abort.abort();
-    const timer = setTimeout(abort, timeoutMs);
+    let isLate = false;
+    const timer = setTimeout(() => {
+      isLate = true;
+      abort();
+    }, timeoutMs);
     signal?.addEventListener("abort", abort, { once: true });
     if (signal?.aborted) abort();
-    // Opened for as long as it runs, so that a line to its log is no error to it; what it may say fits the pipe.
-    const gate = await open(this.#gate, constants.O_RDONLY | constants.O_NONBLOCK);
+    let gate: FileHandle | undefined;
     try {
+      for (const [path, target] of Object.entries(links)) await symlink(target, path);
+      // Opened for as long as it runs, so that a line to its log is no error to it; what it may say fits the pipe.
+      gate = await open(this.#gate, constants.O_RDONLY | constants.O_NONBLOCK);
       await this.#done;
+    } catch (error) {
+      throw isLate ? new Error(`runsc was not done after ${timeoutMs} ms`, { cause: error }) : error;
     } finally {
-      await gate.close();
+      await gate?.close();
       clearTimeout(timer);
       signal?.removeEventListener("abort", abort);
     }
