@@ -80,7 +80,8 @@ async function main(): Promise<void> {
     runsc,
     platform: config.platform,
     cgroups,
-    cacheDir: join(hostDir, "cache"),
+    cacheDir: join(hostDir, "cache", "disks"),
+    spareDir: join(hostDir, "spare"),
     hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
   });
   const slots = new Slots({
@@ -162,12 +163,13 @@ async function main(): Promise<void> {
   machines.watch();
   scope.defer(() => machines.stopWatching());
   await pools.start();
-  slots.keepSpare();
   driver.keepReady();
   scope.defer(() => driver.close());
   const reconciliation = new Reconciliation({ machines, slots, images, log });
   const sweepImages = (): Promise<void> => pools.sweepImages(() => machines.templatesInUse());
   scope.defer(keepTidy(journal, reconciliation, sweepImages, log));
+  // What an earlier host left in the slots goes first.
+  void reconciliation.idle().then(() => slots.keepSpare());
 
   let drained: Promise<void> | undefined;
   const health = async (): Promise<HostHealth> => ({

@@ -39,7 +39,8 @@ export async function openGvisorBed(
     runsc: await inspectRunsc(findRunsc(undefined)),
     platform: "systrap",
     cgroups,
-    cacheDir: join(stateDir, "cache"),
+    cacheDir: join(stateDir, "disks"),
+    spareDir: join(stateDir, "spare"),
     hideNetSysctls: await netSysctlsMustHide(instance.routerNetns),
   });
   driver.keepReady();

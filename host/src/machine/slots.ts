@@ -43,6 +43,7 @@ export class Slots {
   #lapse: NodeJS.Timeout | undefined;
   /** As many of those ahead are kept, see {@link Slots.keepSpare}. */
   #spares = 0;
+  #isClosing = false;
   #replenishing: NodeJS.Timeout | undefined;
   #next = 1;
 
@@ -64,13 +65,12 @@ export class Slots {
   /** A fresh place. On an error nothing of it stays. @throws CodedError `capacity_exhausted` */
   async make(diskMib: number, egress: NetworkPolicy): Promise<MachinePlace> {
     const { router } = this.#options;
-    const ahead = this.#ahead.shift();
-    this.#replenishLater();
+    const ahead = await this.#takeAhead();
     const slot = ahead?.slot ?? this.#pick();
     const directory = this.#directoryOf(slot);
     try {
       const [network] = await Promise.all([
-        ahead?.network ?? router.addSlot(slot, egress),
+        ahead ?? router.addSlot(slot, egress),
         mkdir(directory, { recursive: true, mode: 0o700 }),
       ]);
       if (ahead !== undefined && egress !== AHEAD_EGRESS) await router.setEgress(slot, egress);
@@ -97,6 +97,7 @@ export class Slots {
    * a place needs. Made anew a second after it was taken, when whoever took it has its machine.
    */
   keepSpare(): void {
+    if (this.#isClosing) return;
     this.#spares = 1;
     this.#replenishing = undefined;
     if (this.#ahead.length < this.#spares && this.#taken.size < MAX_SLOT) this.#makeAhead();
@@ -112,10 +113,19 @@ export class Slots {
     const ahead = { slot, network: this.#options.router.addSlot(slot, AHEAD_EGRESS) };
     this.#ahead.push(ahead);
     ahead.network.catch(() => {
-      // Nobody's yet: the next place is made from nothing, and whoever it is for hears what is wrong.
+      // Whoever would have taken it makes its own, and hears what is wrong.
       const index = this.#ahead.indexOf(ahead);
       if (index !== -1) this.#drop(this.#ahead.splice(index, 1));
     });
+  }
+
+  /** Undefined when none was made ahead, or it could not be made. */
+  async #takeAhead(): Promise<SlotNetwork | undefined> {
+    const ahead = this.#ahead.shift();
+    this.#replenishLater();
+    const network = await ahead?.network.catch(() => undefined);
+    if (ahead !== undefined && network === undefined) this.#drop([ahead]);
+    return network;
   }
 
   #dropAhead(): void {
@@ -173,6 +183,7 @@ export class Slots {
 
   /** Removes what was made ahead and not taken, makes no more of it by itself, and waits until no slot is being cleared behind its caller. Never rejects. */
   async tidyUp(): Promise<void> {
+    this.#isClosing = true;
     this.#spares = 0;
     clearTimeout(this.#replenishing);
     this.#dropAhead();

@@ -149,6 +149,7 @@ export class MachineBench {
   /** What a host does after it was killed: forgets all but the journal, adopts, sweeps. */
   async restart(): Promise<Omit<Adoption, "broken"> & { swept: number[] }> {
     this.machines.stopWatching();
+    await this.slots.tidyUp(); // a process that was killed tidies nothing up later, in slots that are others' by then
     this.slots = this.#newSlots();
     this.machines = this.#newMachines();
     await this.images.open();

@@ -50,8 +50,10 @@ export interface GvisorDriverOptions {
   runsc: RunscBuild;
   platform: Platform;
   cgroups: CgroupTree;
-  /** Holds one blank disk image per size, and what one process at a time has at hand. */
+  /** Holds one blank disk image per size. */
   cacheDir: string;
+  /** Of this driver alone: holds what its commands need that are started ahead. Emptied by it. */
+  spareDir: string;
   /** Whether /proc/sys/net must be hidden from runsc (see launch.sh). */
   hideNetSysctls: boolean;
 }
@@ -69,12 +71,8 @@ export class GvisorDriver implements Driver {
 
   constructor(options: GvisorDriverOptions) {
     this.#options = options;
-    this.#disks = new DiskImages(join(options.cacheDir, "disks"));
-    this.#checkpoints = new Checkpoints(
-      join(options.cacheDir, "checkpoints"),
-      options.runsc.path,
-      this.#machineFlags(),
-    );
+    this.#disks = new DiskImages(options.cacheDir);
+    this.#checkpoints = new Checkpoints(options.spareDir, options.runsc.path, this.#machineFlags());
     const { version } = options.runsc;
     this.info = {
       name: "gvisor",
