@@ -194,6 +194,20 @@ describe.skipIf(process.getuid?.() !== 0)("up, as root, where an instance runs a
     expect(exitCode).toBe(0);
     expect(stderr).toContain("other settings, which stay: TORPOR_MAX_LIFETIME_SECONDS. To change");
   });
+
+  it("names the settings that empty variables would take back", async () => {
+    await start({ TORPOR_MAX_LIFETIME_SECONDS: "60" });
+    const { stderr } = await up({ TORPOR_MAX_LIFETIME_SECONDS: "", TORPOR_POOL_TARGET: "" });
+    expect(stderr).toContain("other settings, which stay: TORPOR_MAX_LIFETIME_SECONDS. To change");
+  });
+
+  it("answers with a note where the file of its settings is damaged", async () => {
+    await start();
+    writeFileSync(bed.paths.settingsFile, "{");
+    const { exitCode, stderr } = await up({}, "--reset-settings");
+    expect(exitCode).toBe(0);
+    expect(stderr).toMatch(/Torpor runs already[\s\S]*cannot be told: .*settings\.json, cannot be read/);
+  });
 });
 
 describe("down", () => {
@@ -225,5 +239,15 @@ describe("down", () => {
     expect(bed.trace()).toContain("host POST /v1/drain");
     expect(notes.join()).toMatch(/starting one to do it/);
     expect(await down()).toEqual({ was_running: false, killed: [] });
+  });
+
+  it("ends machines that were left though the file of the settings is damaged", async () => {
+    mkdirSync(bed.paths.runDir, { recursive: true });
+    writeFileSync(bed.paths.undrained, "");
+    writeFileSync(bed.paths.settingsFile, "{");
+    const notes: string[] = [];
+    expect(await down(notes)).toMatchObject({ was_running: true });
+    expect(bed.trace()).toContain("host POST /v1/drain");
+    expect(notes.join()).toMatch(/without them: .*settings\.json, cannot be read/);
   });
 });

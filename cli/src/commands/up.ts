@@ -143,8 +143,15 @@ async function answerRunning(
   const status = await waitForInstance(invocation);
   if (asked.listen !== undefined) requireSameListen(paths, asked.listen);
   if (asked.localTls) requireLocalTls(paths);
-  const others = otherSettings(paths, context.env, reset);
   invocation.note("Torpor runs already.");
+  let others: string[] = [];
+  try {
+    others = otherSettings(paths, context.env, reset);
+  } catch (error) {
+    invocation.note(
+      `${invocation.errorStyle.yellow("torpor:")} whether it was started with other settings cannot be told: ${error instanceof Error ? error.message : String(error)}`,
+    );
+  }
   if (others.length > 0)
     invocation.note(
       `${invocation.errorStyle.yellow("torpor:")} it was started with other settings, which stay: ${others.join(", ")}. To change over: ${instanceCommand(paths, "sudo torpor down --keep-sandboxes")}, then up again`,

@@ -34,16 +34,20 @@ export function requireLocalTls(paths: InstancePaths): void {
 }
 
 /**
- * Names of settings in `env` that the instance was started without, or with other values.
+ * Names of settings in `env` that the instance was started without, or with other values; an empty one asks for none.
  *
  * @param reset whether those that `env` does not say are to be forgotten
+ * @throws CodedError `internal` when the file of the instance's settings is damaged
  */
 export function otherSettings(paths: InstancePaths, env: NodeJS.ProcessEnv, reset: boolean): string[] {
   const running = readKeptSettings(paths);
   const asked = settingsIn(env);
-  return [...new Set([...Object.keys(asked), ...(reset ? Object.keys(running) : [])])].filter(
-    (name) => !COMPARED_APART.has(name) && running[name] !== asked[name],
+  const named = [...Object.keys(asked), ...(reset ? Object.keys(running) : [])].filter(
+    (name) => !COMPARED_APART.has(name),
   );
+  // An empty address asks for the default, which may be the one it has.
+  const takenBack = Object.keys(running).filter((name) => env[name] === "" && name !== "TORPOR_LISTEN");
+  return [...new Set([...named, ...takenBack])].filter((name) => running[name] !== asked[name]);
 }
 
 const hostOf = (listen: string): string => listen.slice(0, listen.lastIndexOf(":"));

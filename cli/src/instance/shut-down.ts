@@ -74,9 +74,19 @@ async function drainLeftHost({ paths, onNote }: ShutDownOptions): Promise<void> 
   }
 }
 
+/** To end machines no setting is worth a refusal: that would leave no way to stop. */
+function settingsForDrain({ paths, env, onNote }: ShutDownOptions): NodeJS.ProcessEnv {
+  try {
+    return withKeptSettings(paths, env);
+  } catch (error) {
+    onNote(`ending the machines without them: ${error instanceof Error ? error.message : String(error)}`);
+    return env;
+  }
+}
+
 /** Machines and networks outlive their host. With no host to end them, one is started for that alone. */
 async function drainWithNewHost(options: ShutDownOptions, result: ShutDownResult): Promise<void> {
-  const { paths, installation, env, onNote } = options;
+  const { paths, installation, onNote } = options;
   const missing = missingParts(installation);
   if (missing.length > 0) {
     throw new CodedError(
@@ -89,7 +99,7 @@ async function drainWithNewHost(options: ShutDownOptions, result: ShutDownResult
   const host = await startHost({
     paths,
     installation,
-    env: { ...withKeptSettings(paths, env), TORPOR_POOL_TARGET: "0" },
+    env: { ...settingsForDrain(options), TORPOR_POOL_TARGET: "0" },
     onEvent: (event) => {
       if (event.type === "note") onNote(event.message);
     },

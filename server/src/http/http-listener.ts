@@ -17,7 +17,7 @@ export class HttpListener {
   readonly #sockets = new Set<Socket>();
   #serve: RequestListener | undefined;
   /** What was asked before {@link serve}, to be gone on with. */
-  readonly #early: (() => void)[] = [];
+  readonly #early: { connection: Duplex; goOn: () => void }[] = [];
 
   constructor() {
     // Head limits are Node's own; a body may take as long as it is sent, since files of any size stream through here.
@@ -33,7 +33,8 @@ export class HttpListener {
         // A connection that breaks is seen as `close` by whoever works on it; unheard, its error would end the process.
         incoming.on("error", () => {});
         outgoing.on("error", () => {});
-        if (this.#serve === undefined) this.#early.push(() => this.#serve?.(incoming, outgoing));
+        if (this.#serve === undefined)
+          this.#early.push({ connection: incoming.socket, goOn: () => this.#serve?.(incoming, outgoing) });
         else this.#serve(incoming, outgoing);
       },
     );
@@ -60,12 +61,13 @@ export class HttpListener {
   serve(serve: RequestListener): void {
     this.#serve = serve;
     this.server.off("upgrade", this.#keepUpgrade);
-    for (const goOn of this.#early.splice(0)) goOn();
+    // Whose client has left hears no end any more: what is begun for it would be held for ever.
+    for (const { connection, goOn } of this.#early.splice(0)) if (!connection.destroyed) goOn();
   }
 
   readonly #keepUpgrade = (incoming: IncomingMessage, connection: Duplex, head: Buffer): void => {
     connection.on("error", () => connection.destroy()); // unheard, it would end the process
-    this.#early.push(() => this.server.emit("upgrade", incoming, connection, head));
+    this.#early.push({ connection, goOn: () => this.server.emit("upgrade", incoming, connection, head) });
   };
 
   /** Requests under way get up to 3 s. Idempotent. */
