@@ -119,6 +119,28 @@ test("one that its host wakes by itself is put back to sleep where there is no r
   expect((await move(second.body["id"], "wake")).status).toBe(403);
 });
 
+test("a wake of one that falls asleep meanwhile is refused where there is no room for it any more", async () => {
+  await limit({ sandboxes_awake: 1 });
+  const id = (await create(lasting("t"))).body["id"] as string;
+  let goOn = (): void => {};
+  const until = new Promise<void>((resolve) => (goOn = resolve));
+  world.host.fault({ on: /POST .*\/wake/, kind: "delay", until });
+  const wake = move(id, "wake");
+  await eventually(() => world.host.requests.some((line) => line.includes(`${id}/wake`)));
+  await world.host.move(id, "hibernate");
+  const shown = async (): Promise<unknown> => (await world.call("GET", `/v1/sandboxes/${id}`)).body["state"];
+  await eventually(async () => (await shown()) === "hibernated");
+  const second = await create(lasting("t"));
+  expect(second.status).toBe(201);
+  goOn();
+  expect(await wake).toMatchObject({
+    status: 403,
+    body: { error: { code: "quota_exceeded", details: { limit: "sandboxes_awake" } } },
+  });
+  await eventually(() => world.host.machines.get(id)?.machine.state === "hibernated");
+  expect(await shown()).toBe("hibernated");
+});
+
 test("a wake that the host refuses counts for nothing afterwards", async () => {
   await limit({ sandboxes_awake: 1 });
   const { body } = await create(lasting("t"));

@@ -334,7 +334,7 @@ export class Sandboxes {
     }
     const woken = await this.#follower.inNameOf(scope.keyId, id, async () => {
       await this.#wake(current, host);
-      return await this.#followLiving(current);
+      return await this.#followWoken(current, host);
     });
     return { record: woken, host };
   }
@@ -393,7 +393,7 @@ export class Sandboxes {
           await this.#follower.follow(record);
         throw error;
       }
-      return await this.#followLiving(record);
+      return verb === "wake" ? await this.#followWoken(record, host) : await this.#followLiving(record);
     });
   }
 
@@ -406,6 +406,19 @@ export class Sandboxes {
     const current = await this.#follower.follow(record);
     if (isEnding(current.state)) throw sandboxEnded(current);
     return current;
+  }
+
+  /**
+   * The record of one that its host has woken. It may have fallen asleep when the wake was on its way, so that nothing was
+   * claimed for it, and is put back to sleep where there is no room for it: the wake is asked for once more as one of a sleeper.
+   *
+   * @throws CodedError quota_exceeded, budget_exhausted
+   */
+  async #followWoken(record: SandboxRecord, host: PlacedHost): Promise<SandboxRecord> {
+    const current = await this.#followLiving(record);
+    if (current.state !== "hibernated") return current;
+    await this.#wake(current, host);
+    return await this.#followLiving(current);
   }
 
   /** Ends a sandbox from any state. As {@link SandboxEnds.destroy}. */

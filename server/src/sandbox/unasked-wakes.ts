@@ -38,11 +38,13 @@ export class UnaskedWakes {
 
   /** One that cannot sleep now is tried again when its machine is next looked at, within a minute. */
   async #putBack(record: SandboxRecord, refusal: CodedError): Promise<void> {
-    const { placement, log } = this.#options;
+    const { store, placement, log } = this.#options;
     const line = { op: "sandbox.unasked_wake", sandboxId: record.id, tenant: record.tenant };
     this.#sleeping.add(record.id);
     try {
       const host = await placement.of(record.host);
+      // One that was woken within its limits by now is to stay awake.
+      if ((await store.reload(record))?.state !== "hibernated") return;
       await host.client.moveMachine(record, "hibernate");
       log.info({ ...line, outcome: "put back to sleep", why: refusal.message });
     } catch (error) {
