@@ -1,7 +1,11 @@
-import { readFileSync, statSync, writeFileSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { readStatus } from "../src/instance/instance-status.ts";
 import { SETTING_NAMES, withKeptSettings } from "../src/instance/kept-settings.ts";
+import { startTimeOf } from "../src/instance/process-identity.ts";
+import { shutDown } from "../src/instance/shut-down.ts";
 import { type Instance, startInstance } from "../src/instance/supervisor.ts";
 import { describeStatus } from "../src/commands/status.ts";
 import { styleFor } from "../src/output/style.ts";
@@ -91,6 +95,25 @@ describe("the settings of an instance", () => {
     expect(() => withKeptSettings(bed.paths, {})).toThrow(
       /settings\.json, cannot be read[\s\S]*--reset-settings/,
     );
+  });
+
+  it("are kept of an instance that an older build started, when it is stopped", async () => {
+    const supervisor = spawn("sleep", ["60"], {
+      env: { PATH: process.env["PATH"], TORPOR_MAX_LIFETIME_SECONDS: "600", TORPOR_API_KEY: "tp_x" },
+    });
+    await once(supervisor, "spawn");
+    const identity = { pid: supervisor.pid, start_time: startTimeOf(supervisor.pid ?? 0) };
+    mkdirSync(bed.paths.runDir, { recursive: true });
+    writeFileSync(bed.paths.supervisorLock, JSON.stringify(identity));
+    const older = { url: "http://127.0.0.1:7171", listen: "127.0.0.1:7171", authority_file: "/ca.pem" };
+    writeFileSync(bed.paths.instanceFile, JSON.stringify({ ...older, supervisor: identity }));
+    await shutDown({ ...bed, env: {}, drain: false, onNote: () => {} });
+    expect(withKeptSettings(bed.paths, {})).toEqual({
+      TORPOR_LISTEN: "127.0.0.1:7171",
+      TORPOR_MAX_LIFETIME_SECONDS: "600",
+      TORPOR_TLS: "local",
+    });
+    expect(statSync(bed.paths.settingsFile).mode & 0o777).toBe(0o600);
   });
 
   it("are all that host and server read, but for the wires between the parts", () => {

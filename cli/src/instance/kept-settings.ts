@@ -1,7 +1,8 @@
-import { readFileSync, rmSync } from "node:fs";
+import { existsSync, readFileSync, rmSync } from "node:fs";
 import { CodedError } from "@torpor/protocol";
 import type { InstancePaths } from "./instance-paths.ts";
-import { writeFileAtomically } from "./run-file.ts";
+import { environmentOf, type ProcessIdentity } from "./process-identity.ts";
+import { readInstanceFile, writeFileAtomically } from "./run-file.ts";
 
 /** What an instance is started with, by the variable that says it. `--listen` and `--tls` are two of them. */
 export type Settings = Record<string, string>;
@@ -87,6 +88,26 @@ export function keepSettings(
 ): void {
   if (Object.keys(settings).length === 0) rmSync(settingsFile, { force: true });
   else writeFileAtomically(settingsFile, `${JSON.stringify(settings, null, 2)}\n`, 0o600);
+}
+
+/**
+ * Keeps those of an instance that serves and keeps none, since an older build started it: from its supervisor's environment,
+ * and from what it says of its address and TLS, which may have been options.
+ */
+export function keepSettingsOfOlderBuild(
+  paths: Pick<InstancePaths, "settingsFile" | "instanceFile">,
+  supervisor: ProcessIdentity,
+): void {
+  const serves = readInstanceFile(paths.instanceFile);
+  if (existsSync(paths.settingsFile) || serves === null) return;
+  keepSettings(
+    paths,
+    settingsIn({
+      ...environmentOf(supervisor),
+      TORPOR_LISTEN: serves.listen,
+      TORPOR_TLS: serves.authority_file === null ? "" : "local",
+    }),
+  );
 }
 
 /** The settings as everybody may see them: of a URL neither user, password nor query. */

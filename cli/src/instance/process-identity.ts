@@ -37,6 +37,21 @@ export function isAlive(identity: ProcessIdentity): boolean {
   return startTimeOf(identity.pid) === identity.start_time;
 }
 
+/** What it was started with; nothing of one that has ended, or that is not ours to look into. */
+export function environmentOf({ pid }: ProcessIdentity): NodeJS.ProcessEnv {
+  try {
+    const lines = readFileSync(`/proc/${pid}/environ`, "utf8").split("\0");
+    return Object.fromEntries(
+      lines.flatMap((line) => {
+        const [name = "", ...value] = line.split("=");
+        return name === "" ? [] : [[name, value.join("=")]];
+      }),
+    );
+  } catch {
+    return {};
+  }
+}
+
 /** Sends a signal to that very process; false when it has ended. */
 export function signalProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
   if (!isAlive(identity)) return false;

@@ -3,7 +3,7 @@ import { CodedError } from "@torpor/protocol";
 import { instanceCommand } from "./instance-command.ts";
 import { type Installation, missingParts } from "./installation.ts";
 import type { InstancePaths } from "./instance-paths.ts";
-import { withKeptSettings } from "./kept-settings.ts";
+import { keepSettingsOfOlderBuild, withKeptSettings } from "./kept-settings.ts";
 import { endProcess, isAlive, signalProcess, waitForEnd } from "./process-identity.ts";
 import { readRunFile } from "./run-file.ts";
 import { STOP_KEEPING_SANDBOXES } from "./stop-signal.ts";
@@ -38,6 +38,7 @@ export async function shutDown(options: ShutDownOptions): Promise<ShutDownResult
   const supervisor = supervisorOf(paths.supervisorLock);
   if (supervisor !== null) {
     result.was_running = true;
+    keepSettingsOfOlderBuild(paths, supervisor);
     signalProcess(supervisor, drain ? "SIGTERM" : STOP_KEEPING_SANDBOXES);
     if (!(await waitForEnd(supervisor, options.supervisorTimeoutMs ?? 90_000))) {
       onNote(`the supervisor (pid ${supervisor.pid}) does not stop: killing it`);
