@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -345,11 +346,41 @@ func TestInputThatIsSentAgainIsWrittenOnce(t *testing.T) {
 	if status, answer := send("b", large); status != 200 {
 		t.Fatalf("%v", answer)
 	}
-	s.call("/process.Process/CloseStdin", object{"process": fed})
+	// As many pieces as the largest call has, sent again from the first.
+	pieces := ""
+	for range 2 {
+		pieces = ""
+		for i := range 256 {
+			piece := fmt.Sprintf("%d,", i)
+			if status, answer := send(fmt.Sprintf("c:%d", i), piece); status != 200 {
+				t.Fatalf("%v", answer)
+			}
+			pieces += piece
+		}
+	}
+	closed := object{"process": fed, "torpor": object{"inputId": "c:close"}}
+	if status, answer := s.call("/process.Process/CloseStdin", closed); status != 200 {
+		t.Fatalf("%v", answer)
+	}
 	f := &follower{s: s, execID: "fed"}
 	f.rest(st)
-	if string(f.stdout) != "hello "+large {
-		t.Errorf("%d bytes instead of %d", len(f.stdout), 6+len(large))
+	if string(f.stdout) != "hello "+large+pieces {
+		t.Errorf("%d bytes instead of %d", len(f.stdout), 6+len(large)+len(pieces))
+	}
+	// What was done before the end is answered as done after it, and nothing else is.
+	if status, answer := send("c:255", "255,"); status != 200 {
+		t.Errorf("the last piece, again: %v", answer)
+	}
+	if status, answer := s.call("/process.Process/CloseStdin", closed); status != 200 {
+		t.Errorf("the close, again: %v", answer)
+	}
+	if _, answer := send("d", "more"); answer["code"] != "not_found" {
+		t.Errorf("new input after the end: %v", answer)
+	}
+	for _, message := range []object{{"process": fed}, {"process": fed, "torpor": object{"inputId": "d"}}} {
+		if _, answer := s.call("/process.Process/CloseStdin", message); answer["code"] != "not_found" {
+			t.Errorf("a new close after the end: %v", answer)
+		}
 	}
 }
 

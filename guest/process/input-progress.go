@@ -1,8 +1,8 @@
 package process
 
-// inputsRemembered is how many pieces of input a process knows by their ids: those that a freeze cut off, and those whose
-// answers it cut off, are sent again at once.
-const inputsRemembered = 64
+// inputsRemembered is how many pieces of input a process knows by their ids. Whoever was cut off sends a whole call again:
+// the largest, of 8 MiB, is 256 pieces, and another's input may have come in between.
+const inputsRemembered = 1024
 
 // inputProgress knows how much of each of the latest pieces of input has been written.
 type inputProgress struct {

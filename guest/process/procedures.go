@@ -282,6 +282,16 @@ type processInput struct {
 	Pty   *wire.Bytes `json:"pty"`
 }
 
+func (i processInput) size() int {
+	switch {
+	case i.Pty != nil:
+		return len(*i.Pty)
+	case i.Stdin != nil:
+		return len(*i.Stdin)
+	}
+	return 0
+}
+
 func (p *process) input(ctx context.Context, id string, in processInput) error {
 	switch {
 	case in.Pty != nil:
@@ -298,23 +308,32 @@ func (p *process) input(ctx context.Context, id string, in processInput) error {
 type sendInputRequest struct {
 	Process Selector     `json:"process"`
 	Input   processInput `json:"input"`
-	Torpor  *struct {
-		// InputID makes sure that a piece of input that is sent again is written once.
-		InputID string `json:"inputId"`
-	} `json:"torpor"`
+	Torpor  inputName    `json:"torpor"`
+}
+
+// inputName makes sure that what is sent again is done once, and is answered as done also when the process has ended since.
+type inputName struct {
+	InputID string `json:"inputId"`
+}
+
+func (n inputName) check() error {
+	if len(n.InputID) > execIDBytesMax {
+		return wire.Errorf(wire.InvalidArgument, "field torpor.inputId is %d bytes long; at most %d", len(n.InputID), execIDBytesMax)
+	}
+	return nil
 }
 
 func (t *Table) sendInput(r *http.Request, request *sendInputRequest) (any, error) {
-	p, err := t.find(request.Process, false)
-	if err != nil {
+	if err := request.Torpor.check(); err != nil {
 		return nil, err
 	}
-	id := ""
-	if request.Torpor != nil {
-		id = request.Torpor.InputID
-	}
-	if len(id) > execIDBytesMax {
-		return nil, wire.Errorf(wire.InvalidArgument, "field torpor.inputId is %d bytes long; at most %d", len(id), execIDBytesMax)
+	id := request.Torpor.InputID
+	p, err := t.find(request.Process, false)
+	if err != nil {
+		if ended, _ := t.find(request.Process, true); ended != nil && ended.hasWritten(id, request.Input) {
+			return struct{}{}, nil
+		}
+		return nil, err
 	}
 	return struct{}{}, p.input(r.Context(), id, request.Input)
 }
@@ -391,18 +410,25 @@ func (t *Table) sendSignal(_ *http.Request, request *sendSignalRequest) (any, er
 }
 
 type closeStdinRequest struct {
-	Process Selector `json:"process"`
+	Process Selector  `json:"process"`
+	Torpor  inputName `json:"torpor"`
 }
 
 func (t *Table) closeStdin(_ *http.Request, request *closeStdinRequest) (any, error) {
+	if err := request.Torpor.check(); err != nil {
+		return nil, err
+	}
 	p, err := t.find(request.Process, false)
 	if err != nil {
+		if ended, _ := t.find(request.Process, true); ended != nil && ended.wasClosedBy(request.Torpor.InputID) {
+			return struct{}{}, nil
+		}
 		return nil, err
 	}
 	if p.terminal != nil {
 		return nil, wire.Errorf(wire.Unknown, "cannot close stdin for PTY process — send Ctrl+D (0x04) instead")
 	}
-	p.closeStdin()
+	p.closeStdin(request.Torpor.InputID)
 	return struct{}{}, nil
 }
 

@@ -68,6 +68,7 @@ type process struct {
 	inputs   inputProgress // guarded by writing
 	mu       sync.Mutex
 	stdin    *os.File // nil when closed or never opened
+	closedBy string   // the id of the call that closed stdin; empty for none
 	timedOut bool
 }
 
@@ -131,7 +132,7 @@ func (p *process) finish() {
 	if p.deadline != nil && !p.deadline.stop() {
 		<-p.terminated // the deadline has passed: the rest of the tree ends first, its last output included
 	}
-	p.closeStdin()
+	p.closeStdin("")
 	if !p.extended {
 		p.awaitEndOfFile()
 	}
@@ -228,14 +229,31 @@ func (p *process) setTimeout(timeout, grace time.Duration) {
 	})
 }
 
-func (p *process) closeStdin() {
+// closeStdin closes the process's input, once; id is that of the call which asks for it.
+func (p *process) closeStdin(id string) {
 	p.mu.Lock()
 	stdin := p.stdin
 	p.stdin = nil
+	if stdin != nil {
+		p.closedBy = id
+	}
 	p.mu.Unlock()
 	if stdin != nil {
 		stdin.Close()
 	}
+}
+
+func (p *process) wasClosedBy(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return id != "" && p.closedBy == id
+}
+
+// hasWritten reports whether all of the piece of input with this id was written.
+func (p *process) hasWritten(id string, in processInput) bool {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	return p.inputs.knows(id) && p.inputs.written(id) == in.size()
 }
 
 // write gives the process input. Errors: [*wire.Error] when it takes none.

@@ -343,7 +343,7 @@ func (l *launching) watch(p *process, timeout time.Duration) {
 		if t.Stdin != nil {
 			go func() {
 				_ = p.write(context.Background(), "", t.Stdin, false) // a process need not read its input
-				p.closeStdin()
+				p.closeStdin("")
 			}()
 		}
 	}

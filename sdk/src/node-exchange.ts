@@ -1,7 +1,8 @@
 import type { Agent } from "node:http";
 
-/** No literal, so that bundlers for the browser do not look for it. */
+/** No literals, so that bundlers for the browser do not look for them. */
 const HTTP_MODULE: string = "node:http";
+const HTTPS_MODULE: string = "node:https";
 
 /**
  * Connections are the process's, not a client's: each `Sandbox.create` is a client of its own, and the next one finds a
@@ -9,29 +10,30 @@ const HTTP_MODULE: string = "node:http";
  */
 let agent: Agent | undefined;
 
-/** A request whose body and answer are text: sends it and reads the whole answer. Otherwise as `fetch`. */
+/**
+ * A request whose body is at hand and whose answer is text: sends it and reads the whole answer, however long that takes.
+ * Otherwise as `fetch`.
+ */
 export type Exchange = (
   url: string,
-  init: { method: string; headers: Record<string, string>; body?: string; signal: AbortSignal },
+  init: { method: string; headers: Record<string, string>; body?: string | Uint8Array; signal: AbortSignal },
 ) => Promise<Response>;
 
 /**
- * Small requests over Node's own HTTP client, which takes 0.4 ms where Node's `fetch` takes 1.1 (Node 20). Undefined
- * where it is of no use: other runtimes, HTTPS.
+ * Requests over Node's own HTTP client, which takes 0.4 ms where Node's `fetch` takes 1.1 (Node 20), and sets no limit of
+ * time where that gives up after 300 s without an answer. Undefined for other runtimes.
  */
 export async function nodeExchange(url: string): Promise<Exchange | undefined> {
-  if (!isNode() || !url.startsWith("http:")) return undefined;
-  const http = (await import(
-    /* webpackIgnore: true */ /* @vite-ignore */ HTTP_MODULE
-  )) as typeof import("node:http");
-  agent ??= new http.Agent({ keepAlive: true, maxFreeSockets: 64, scheduling: "lifo", noDelay: true });
+  if (!isNode()) return undefined;
+  const request = url.startsWith("http:") ? await httpRequest() : await httpsRequest();
   type Init = Parameters<Exchange>[1];
   const attempt = (target: string, init: Init, again: boolean): Promise<Response> =>
     new Promise((resolve, reject) => {
       const { method, body, signal } = init;
       const headers: Record<string, string | number> = { ...init.headers };
-      if (body !== undefined) headers["content-length"] = new TextEncoder().encode(body).byteLength;
-      const outgoing = http.request(target, { method, headers, agent });
+      const bytes = typeof body === "string" ? new TextEncoder().encode(body) : body;
+      if (bytes !== undefined) headers["content-length"] = bytes.byteLength;
+      const outgoing = request(target, { method, headers });
       const onAbort = (): void => void outgoing.destroy(signal.reason as Error);
       signal.addEventListener("abort", onAbort, { once: true });
       const fail = (error: Error): void => {
@@ -57,12 +59,29 @@ export async function nodeExchange(url: string): Promise<Exchange | undefined> {
           resolve(toResponse(incoming, text));
         });
       });
-      outgoing.end(body);
+      outgoing.end(bytes);
     });
   return async (target, init) => {
     init.signal.throwIfAborted();
     return attempt(target, init, true);
   };
+}
+
+type NodeRequest = typeof import("node:http").request;
+
+async function httpRequest(): Promise<NodeRequest> {
+  const http = (await import(
+    /* webpackIgnore: true */ /* @vite-ignore */ HTTP_MODULE
+  )) as typeof import("node:http");
+  agent ??= new http.Agent({ keepAlive: true, maxFreeSockets: 64, scheduling: "lifo", noDelay: true });
+  return ((target: string, options: object) => http.request(target, { ...options, agent })) as NodeRequest;
+}
+
+async function httpsRequest(): Promise<NodeRequest> {
+  const https = (await import(
+    /* webpackIgnore: true */ /* @vite-ignore */ HTTPS_MODULE
+  )) as typeof import("node:https");
+  return https.request;
 }
 
 function toResponse(

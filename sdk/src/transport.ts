@@ -77,7 +77,7 @@ export class Transport {
 
   /** Sends and reads the answer as text. */
   async text(request: TransportRequest): Promise<string> {
-    const exchange = this.connection.isFetchGiven ? undefined : await this.#getExchange();
+    const exchange = await this.#exchangeFor(request);
     return this.#call(
       request,
       async (response, deadline) => {
@@ -99,7 +99,11 @@ export class Transport {
 
   /** A deadline from a call's options and the client's default. `what` names the call in the timeout's message. */
   deadline(what: string, options: CallOptions): CallDeadline {
-    return new CallDeadline(what, options.signal, options.timeoutMs ?? this.connection.timeoutMs);
+    return new CallDeadline(what, options.signal, this.#timeoutMs(options));
+  }
+
+  #timeoutMs({ timeoutMs }: CallOptions): number {
+    return timeoutMs ?? this.connection.timeoutMs;
   }
 
   /** The headers that say who asks. @throws ConfigurationError when there is no API key. */
@@ -147,9 +151,16 @@ export class Transport {
     }
   }
 
-  #getExchange(): Promise<Exchange | undefined> {
+  /** How else than by `fetch` a request is sent, if so. */
+  async #exchangeFor(request: TransportRequest): Promise<Exchange | undefined> {
+    if (this.connection.isFetchGiven) return undefined;
+    // Node's fetch gives up 300 s after it has sent an upload: one without a limit of time goes around it. Any other is
+    // fetch's, which hears a refusal that comes before the whole upload is sent.
+    const isUnlimited = this.#timeoutMs(request) === 0;
+    if (request.upload !== undefined && !isUnlimited) return undefined;
+    if (request.upload === undefined && !this.url.startsWith("http:")) return undefined;
     this.#exchange ??= nodeExchange(this.url).catch(() => undefined);
-    return this.#exchange;
+    return await this.#exchange;
   }
 
   async #send(
@@ -159,9 +170,9 @@ export class Transport {
     exchange: Exchange | undefined,
   ): Promise<Response> {
     const { method, headers, body, signal } = init;
-    const isText = body === undefined || typeof body === "string";
+    const isWhole = body === undefined || typeof body === "string" || body instanceof Uint8Array;
     const response =
-      exchange !== undefined && isText
+      exchange !== undefined && isWhole
         ? await exchange(url, { method, headers, signal, ...(body === undefined ? {} : { body }) })
         : await this.connection.fetch(url, init);
     if (response.ok) return response;

@@ -1,8 +1,11 @@
 import { once } from "node:events";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { resolveConnection } from "../src/connection-options.ts";
 import { nodeExchange } from "../src/node-exchange.ts";
+import { Transport } from "../src/transport.ts";
+import { toUploadBody } from "../src/upload-body.ts";
 
 let server: Server;
 let url: string;
@@ -90,6 +93,22 @@ test("stops at once when it is told to", async () => {
   await expect(stopped).rejects.toThrow("enough");
 });
 
-test("is left to fetch for HTTPS", async () => {
-  expect(await nodeExchange("https://example.com")).toBeUndefined();
+test("sends bytes as they are, also those of an upload without a limit of time, which fetch would give up", async () => {
+  const fetch = vi.spyOn(globalThis, "fetch").mockRejectedValue(new Error("fetch was used"));
+  try {
+    const transport = new Transport(resolveConnection({ url, apiKey: "x", maxRetries: 0 }, {}));
+    const upload = () => toUploadBody(Buffer.from("gr\u00fc\u00df"));
+    const request = { method: "POST", path: "/in" } as const;
+    expect(await transport.text({ ...request, upload: upload(), timeoutMs: 0 })).toBe("gr\u00fc\u00df\u00e9");
+    await expect(transport.text({ ...request, upload: upload() })).rejects.toThrow("fetch was used");
+  } finally {
+    fetch.mockRestore();
+  }
+});
+
+test("goes over TLS for HTTPS", async () => {
+  const exchange = await nodeExchange("https://127.0.0.1");
+  await expect(exchange?.(url.replace("http:", "https:"), init("x"))).rejects.toMatchObject({
+    code: expect.stringMatching(/SSL|EPROTO|ECONNRESET/),
+  });
 });

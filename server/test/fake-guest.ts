@@ -65,6 +65,7 @@ export class FakeGuest {
   partBytes = Number.POSITIVE_INFINITY;
   /** Input by its id, as far as it was sent with one. */
   readonly inputs = new Map<string, string>();
+  readonly #closes = new Set<string>();
   /** What each `Connect` asked for. */
   readonly connects: unknown[] = [];
 
@@ -332,9 +333,13 @@ export class FakeGuest {
         this.#select(message).child.stdin?.write(Buffer.from(input.stdin ?? input.pty ?? "", "base64"));
         return {};
       }
-      case "/process.Process/CloseStdin":
+      case "/process.Process/CloseStdin": {
+        const { inputId } = (message["torpor"] ?? {}) as { inputId?: string };
+        if (inputId !== undefined && this.#closes.has(inputId)) return {};
         this.#select(message).child.stdin?.end();
+        if (inputId !== undefined) this.#closes.add(inputId);
         return {};
+      }
       case "/process.Process/Update":
         this.signals.push(`resize ${JSON.stringify(message["pty"])}`);
         return {};

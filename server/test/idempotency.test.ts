@@ -1,7 +1,12 @@
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { systemClock } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
+import type { TenantScope } from "../src/auth/tenant-scope.ts";
+import { KeyedExecs } from "../src/guest/keyed-execs.ts";
+import { BodyHashes } from "../src/http/body-hashes.ts";
+import { idempotencySlot } from "../src/store/idempotency-store.ts";
 import { openDatabase } from "../src/store/open-database.ts";
 import { eventually, World } from "./world.ts";
 
@@ -234,3 +239,17 @@ test("a malformed key is refused", async () => {
   for (const bad of ["", "a b", "x".repeat(256)])
     expect((await world.call("POST", "/v1/sandboxes", { json: {}, ...key(bad) })).status).toBe(400);
 });
+
+test("the id of a keyed command depends on no secret: a server with another finds the command that runs", async () => {
+  const slot = idempotencySlot({ account: "a", tenant: null } as TenantScope, "POST /x", "e");
+  const nothing = { start: () => noEvents(), attach: () => noEvents() };
+  const ids = await Promise.all(
+    ["one", "two"].map(async (secret) => {
+      const execs = new KeyedExecs(systemClock, new BodyHashes(Buffer.from(secret)));
+      return (await execs.open(slot, Buffer.from("body"), new AbortController().signal, nothing)).execId;
+    }),
+  );
+  expect(ids[0]).toBe(ids[1]);
+});
+
+async function* noEvents(): AsyncGenerator<never> {}

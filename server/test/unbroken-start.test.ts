@@ -44,7 +44,7 @@ function agent(events: ProcessEvent[], passes = true): { guest: GuestClient; ask
 async function read(
   answer: IncomingMessage,
   guest: GuestClient,
-  by?: "connect",
+  by: "start" | "connect" = "start",
 ): Promise<[number, unknown][]> {
   const seen: [number, unknown][] = [];
   const stream = unbrokenStart(answer, guest, new AbortController().signal, by);

@@ -1,5 +1,5 @@
 import { PassThrough, type Readable } from "node:stream";
-import type { Sandbox } from "@torpor/sdk";
+import { type Sandbox, TorporError } from "@torpor/sdk";
 
 /** What is sent at once of an input that comes faster than it is taken, bytes; one request of the API takes 8 MiB. */
 const PIECE_BYTES = 1024 * 1024;
@@ -30,8 +30,7 @@ export class StdinFeed {
       for await (const piece of this.#passed) await sandbox.writeStdin(execId, piece as Buffer, options);
       await sandbox.writeStdin(execId, "", { ...options, close: true });
     } catch (error) {
-      const { code } = error as { code?: unknown };
-      if (signal.aborted || code === "conflict" || code === "process_not_found") return;
+      if (signal.aborted || wantsNoMore(error)) return;
       throw error;
     } finally {
       this.stop();
@@ -45,4 +44,12 @@ export class StdinFeed {
     this.#passed.destroy();
     this.#stdin.destroy();
   }
+}
+
+/** Whether the command has closed its standard input, or has ended. */
+function wantsNoMore(error: unknown): boolean {
+  if (!(error instanceof TorporError)) return false;
+  return (
+    error.code === "process_not_found" || (error.code === "conflict" && error.details["stdin"] === "closed")
+  );
 }

@@ -22,7 +22,7 @@ export function startDetached(
   signal: AbortSignal,
 ): AsyncGenerator<ProcessEvent> {
   const request = execRequestSchema.parse({ cmd: command, cwd, user, env, background: true });
-  const start = startRequest(request, newExecId(), true);
+  const start = startRequest(request, newExecId(), false);
   const torpor = { ...start.torpor, resumable: false };
   return new GuestClient(host.client, record).start({ ...start, torpor }, { signal });
 }

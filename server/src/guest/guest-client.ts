@@ -70,7 +70,7 @@ export class GuestClient {
 
   /** Commands that run. Neither wakes the sandbox nor counts as use of it. @throws GuestRefusal, CodedError */
   async listRunning(signal?: AbortSignal): Promise<ListedProcess[]> {
-    const passive = { "x-torpor-passive": "1" };
+    const passive = { headers: { "x-torpor-passive": "1" } };
     const { processes = [] } = await this.#unary<{ processes?: ListedProcess[] }>(
       "process.Process/List",
       {},
@@ -80,17 +80,24 @@ export class GuestClient {
     return processes;
   }
 
-  /** Writes to a process's standard input or terminal, exactly once, also when a snapshot cuts the call. @throws GuestRefusal, CodedError */
+  /**
+   * Writes to a process's standard input or terminal, exactly once, also when a snapshot cuts the call. A process that does
+   * not read holds it up for as long as the caller stays.
+   *
+   * @param inputId what is sent again under it is written once; default: its own for each call
+   * @throws GuestRefusal, CodedError
+   */
   async input(
     process: ProcessSelector,
     input: { stdin: string } | { pty: string },
     signal?: AbortSignal,
+    inputId = serialId("i"),
   ): Promise<void> {
-    const message = { process, input, torpor: { inputId: serialId("i") } };
+    const message = { process, input, torpor: { inputId } };
     const interruptions = this.interruptions(signal);
     for (;;) {
       try {
-        await this.#unary("process.Process/SendInput", message, signal);
+        await this.#unary("process.Process/SendInput", message, signal, { headTimeoutMs: 0 });
         return;
       } catch (error) {
         if (!(await interruptions.pass(error))) throw error;
@@ -107,9 +114,10 @@ export class GuestClient {
     procedure: string,
     message: unknown,
     signal?: AbortSignal,
-    headers: OutgoingHttpHeaders = {},
+    { headers, ...options }: CallOptions = {},
   ): Promise<T> {
     const answer = await this.#host.guest(this.#machine, GUEST_PORT, "POST", `/${procedure}`, {
+      ...options,
       headers: { "content-type": "application/json", "connect-protocol-version": "1", ...headers },
       body: Buffer.from(JSON.stringify(message)),
       ...(signal === undefined ? {} : { signal }),

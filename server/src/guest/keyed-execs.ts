@@ -73,7 +73,7 @@ export class KeyedExecs {
           "the client left while it waited for the first with its key",
         );
     }
-    const execId = keyedExecId(name, bodyHash);
+    const execId = keyedExecId(name, body);
     let tell: (started: boolean) => void = () => {};
     const begun = new Promise<boolean>((resolve) => (tell = resolve));
     this.#known.set(name, { execId, bodyHash, at: this.#clock.monotonic(), begun });
@@ -124,7 +124,8 @@ async function* again(progress: AsyncGenerator<ExecProgress>): AsyncGenerator<Ex
   }
 }
 
-/** The same for the same key and body. The body is part of it, so that a server that remembers nothing gives no wrong answer. */
-function keyedExecId(name: string, bodyHash: string): string {
+/** The same for the same key and body. The body is part of it, so that a server that remembers nothing gives no wrong answer; the hash of it, cut and with the name, tells nothing. */
+function keyedExecId(name: string, body: Buffer): string {
+  const bodyHash = createHash("sha256").update(body).digest("hex");
   return `k${createHash("sha256").update(name).update(bodyHash).digest("hex").slice(0, 40)}`;
 }

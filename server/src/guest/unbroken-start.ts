@@ -31,7 +31,7 @@ export async function* unbrokenStart(
   answer: IncomingMessage,
   guest: GuestClient,
   signal: AbortSignal,
-  by: "start" | "connect" = "start",
+  by: "start" | "connect",
 ): AsyncGenerator<Uint8Array> {
   const has = { ...NOTHING };
   let pid: number | undefined;

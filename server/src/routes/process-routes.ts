@@ -1,11 +1,13 @@
+import { createHash } from "node:crypto";
 import { CodedError, processSchema, type SandboxProcess } from "@torpor/protocol";
 import { z } from "zod";
 import { attachExec } from "../guest/exec.ts";
 import type { GuestClient, ListedProcess } from "../guest/guest-client.ts";
 import { GuestRefusal } from "../host/answer-error.ts";
-import { type Call, SENT } from "../http/api.ts";
+import { type Call, routeOf, SENT } from "../http/api.ts";
 import { readBody } from "../http/read-body.ts";
 import { followOptions, sendEvents } from "./exec-routes.ts";
+import { idempotencySlot } from "../store/idempotency-store.ts";
 import { guestFor } from "./file-work.ts";
 import type { RouteDeps } from "./route-deps.ts";
 
@@ -113,7 +115,7 @@ export function addProcessRoutes(deps: RouteDeps): void {
       path: "/v1/sandboxes/{id}/processes/{process}/stdin",
       tag: "exec",
       summary: "Write to a command's standard input",
-      description: `The raw body, at most ${MAX_INPUT_BYTES / 1024 / 1024} MiB a request. Waits while the command does not read.`,
+      description: `The raw body, at most ${MAX_INPUT_BYTES / 1024 / 1024} MiB a request. Waits while the command does not read. With an Idempotency-Key a request that is sent again, with the same body, goes on where the first broke off: no byte is written twice. That standard input is closed, or was never open, is a conflict whose details hold \`"stdin": "closed"\`.`,
       scope: "sandbox:exec",
       query: inputQuery,
       rawBody: "application/octet-stream",
@@ -124,18 +126,9 @@ export function addProcessRoutes(deps: RouteDeps): void {
     async (call) => {
       const input = await readBody(call.incoming, MAX_INPUT_BYTES);
       const close = call.query.close === "true" || call.query.close === "1";
-      return await api.once(
-        { ...call, caller: call.caller, signal: call.signal, rawBody: input },
-        async () => {
-          const { guest } = await guestFor(deps, call);
-          await processWork(
-            `write to process ${call.param("process")}`,
-            sendInput(guest, call, input, close),
-          );
-          return { status: 200, body: { bytes: input.length, closed: close } };
-        },
-        false,
-      );
+      const { guest } = await guestFor(deps, call);
+      await processWork(`write to process ${call.param("process")}`, sendInput(guest, call, input, close));
+      return { status: 200, body: { bytes: input.length, closed: close } };
     },
   );
 }
@@ -147,11 +140,26 @@ async function sendInput(
   close: boolean,
 ): Promise<void> {
   const process = selector(call);
+  const id = inputId(call, input);
   for (let offset = 0; offset < input.length; offset += INPUT_CHUNK_BYTES) {
     const stdin = input.subarray(offset, offset + INPUT_CHUNK_BYTES).toString("base64");
-    await guest.input(process, { stdin }, call.signal);
+    await guest.input(process, { stdin }, call.signal, id && `${id}:${offset}`);
   }
-  if (close) await guest.unary("process.Process/CloseStdin", { process }, call.signal);
+  if (!close) return;
+  const torpor = id === undefined ? undefined : { inputId: `${id}:close` };
+  await guest.unary("process.Process/CloseStdin", { process, torpor }, call.signal);
+}
+
+/**
+ * What the guest knows a keyed request's input by, the same whenever it is sent again: so that it takes no write to the
+ * store. The body is part of it, so that other input under a used key is not taken for written. Undefined without a key.
+ */
+function inputId(call: Call<unknown, unknown>, input: Buffer): string | undefined {
+  if (call.idempotencyKey === undefined) return undefined;
+  const slot = idempotencySlot(call.caller.scope, routeOf(call.incoming), call.idempotencyKey);
+  const name = JSON.stringify([slot.account, slot.tenant, slot.route, slot.key]);
+  const body = createHash("sha256").update(input).digest("hex");
+  return `k${createHash("sha256").update(name).update(body).digest("hex").slice(0, 40)}`;
 }
 
 function selector(call: Call<unknown, unknown>): { pid: number } | { torpor: { execId: string } } {
@@ -171,7 +179,7 @@ async function processWork<T>(tried: string, work: Promise<T>): Promise<T> {
       });
     // The protocol says `internal` when standard input is closed or was never open.
     if (error.guestCode === "internal" && /stdin/.test(error.message))
-      throw new CodedError("conflict", message, { cause: error });
+      throw new CodedError("conflict", message, { cause: error, details: { stdin: "closed" } });
     throw new CodedError(error.code, message, { cause: error });
   }
 }
