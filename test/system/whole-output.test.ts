@@ -126,6 +126,26 @@ describe("output and input of any length pass whole", { timeout: 120_000 }, () =
     expect((await sandbox.exec("cat /workspace/docs/ARCHITECTURE.md")).stdout).toContain("# Architecture");
   });
 
+  test("as input that is sent again under its key: what the command has of it already does not come twice", async () => {
+    const command = await sandbox.start("sleep 1; cat > /workspace/fed", { keepStdinOpen: true });
+    const input = randomBytes(2 * MIB);
+    const path = `/v1/sandboxes/${sandbox.id}/processes/${command.execId}/stdin?close=true`;
+    const send = (signal: AbortSignal | null): Promise<Response> =>
+      fetch(`${torpor().url}${path}`, {
+        method: "POST",
+        headers: { authorization: `Bearer ${torpor().apiKey}`, "idempotency-key": "fed" },
+        body: input,
+        signal,
+      });
+    // The pipe takes the first pieces and a part of one: then its sender leaves.
+    await expect(send(AbortSignal.timeout(400))).rejects.toThrow();
+    expect((await send(null)).status).toBe(200);
+    await command.wait();
+    const { stdout } = await sandbox.exec("sha256sum < /workspace/fed");
+    expect(stdout.slice(0, 64)).toBe(sha256(input));
+    expect((await send(null)).status).toBe(200); // it has been done, also when the command is over
+  });
+
   test("and input is left alone when the command does not want it", async () => {
     const child = cli("exec", "-i", sandbox.id, "--", "sh", "-c", "echo done; exit 3");
     // Its input stays open: it ends all the same.
