@@ -29,6 +29,20 @@ const advise = async (json: object, key?: string): Promise<Advice> => {
 };
 const create = async (json: object): Promise<CreatedSandbox> =>
   await world.sandbox({ template: "base", ...json });
+const idleWatch = (
+  client: HostClient,
+  clock: typeof systemClock,
+  more: { atOnce?: number } = {},
+): IdleWatch =>
+  new IdleWatch({
+    sandboxes: world.server.sandboxStore,
+    events: world.server.eventStore,
+    placement: new FixedPlacement([new HostLink(client, clock)], silentLog),
+    prices: () => Promise.resolve(DEFAULT_PRICES),
+    clock,
+    log: silentLog,
+    ...more,
+  });
 const eventsOf = async (id: string): Promise<SandboxEvent[]> =>
   (
     await world.call("GET", `/v1/sandboxes/${id}/events?follow=false&after=oldest`, {
@@ -236,14 +250,7 @@ describe("guard rails", () => {
     let later = 0;
     const clock = { ...systemClock, now: () => Date.now() + later };
     const client = new HostClient({ url: world.host.url, token: world.host.token });
-    const watch = new IdleWatch({
-      sandboxes: world.server.sandboxStore,
-      events: world.server.eventStore,
-      placement: new FixedPlacement([new HostLink(client, clock)], silentLog),
-      prices: () => Promise.resolve(DEFAULT_PRICES),
-      clock,
-      log: silentLog,
-    });
+    const watch = idleWatch(client, clock);
     const scope = ServerScope.forHousekeeping();
     expect(await watch.sweep(scope)).toBe(0);
     later = 2 * 3_600_000;
@@ -282,15 +289,7 @@ describe("guard rails", () => {
     }
     const clock = { ...systemClock, now: () => Date.now() + 2 * 3_600_000 };
     const client = new HostClient({ url: world.host.url, token: world.host.token });
-    const watch = new IdleWatch({
-      sandboxes: world.server.sandboxStore,
-      events: world.server.eventStore,
-      placement: new FixedPlacement([new HostLink(client, clock)], silentLog),
-      prices: () => Promise.resolve(DEFAULT_PRICES),
-      clock,
-      log: silentLog,
-      atOnce: 1,
-    });
+    const watch = idleWatch(client, clock, { atOnce: 1 });
     const scope = ServerScope.forHousekeeping();
     const seen = async (): Promise<(string | undefined)[]> => {
       const before = world.host.requests.length;

@@ -69,6 +69,12 @@ export interface DriverInfo {
   growingFiles: readonly string[];
 }
 
+export interface CheckpointOptions {
+  signal?: AbortSignal | undefined;
+  /** Awaited, once all of the machine is in the image's files: what is left to do is with those alone. */
+  onCopied?: () => Promise<void> | void;
+}
+
 /**
  * How a machine is run. Every method either succeeds or leaves nothing behind. One contract suite runs against every
  * implementation.
@@ -125,14 +131,9 @@ export interface Driver {
    * Writes memory and disk to `imageDir` (made by it), not yet durable; the machine goes on running. Its CPU limit does not
    * hold meanwhile: what works is the runtime, not the machine's user.
    *
-   * @param options.onCopied awaited, once all of the machine is in the image's files: what is left to do is with those alone
    * @throws CodedError `guest_unavailable` while a program inside makes a connection that is not answered
    */
-  checkpoint(
-    machine: MachineHandle,
-    imageDir: string,
-    options?: { signal?: AbortSignal | undefined; onCopied?: () => Promise<void> | void },
-  ): Promise<void>;
+  checkpoint(machine: MachineHandle, imageDir: string, options?: CheckpointOptions): Promise<void>;
   /** Changes the limits of a living machine. */
   limit(machine: MachineHandle, limits: MachineLimits): void;
   /** Ends every process of the machine at once; its files stay. Idempotent; also for one that died by itself. */

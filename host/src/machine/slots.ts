@@ -1,5 +1,6 @@
 import { mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { Gate } from "@torpor/base";
 import { CodedError, type NetworkPolicy, randomText } from "@torpor/protocol";
 import type { CgroupTree } from "../cgroup.ts";
@@ -167,9 +168,8 @@ export class Slots {
   async release(slot: number): Promise<void> {
     await this.#options.driver.stop(this.placeOf(slot, "", 0));
     // Starting its programs holds this process up: the caller's answer goes first.
-    const answered = new Promise((resolve) => setTimeout(resolve, TIDY_AFTER_MS));
     this.#tidyBehind(
-      answered.then(() => this.clear(slot)),
+      delay(TIDY_AFTER_MS).then(() => this.clear(slot)),
       slot,
     );
   }

@@ -6,7 +6,7 @@ import {
   type Template,
   type TemplateBuildEvent,
 } from "@torpor/protocol";
-import type { Driver, MachineHandle, MachineLimits, MachinePlace } from "../driver/driver.ts";
+import type { Driver, MachineHandle, MachineLimits, MachinePlace, MachineRoot } from "../driver/driver.ts";
 import {
   type BuildProgress,
   buildTemplate,
@@ -125,15 +125,12 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     signal: AbortSignal,
     onPlace: OnPlace,
   ): Promise<MachineHandle> {
-    const { store, driver, limits } = this.#options;
+    const { driver, limits } = this.#options;
     for (const opening of this.#open.values()) {
       const open = await opening.catch(() => undefined);
       if (open?.template.hash === templateHash) return open.pool.restore(diskMib, imageDir, signal, onPlace);
     }
-    const template = await store.find(templateHash);
-    // Not the golden snapshot, which may be none that this Torpor makes new machines from.
-    const root = template === undefined ? undefined : findRoot(template.goldenDir(goldenName(driver)));
-    if (root === undefined) throw templateGone(templateHash);
+    const root = await this.#rootOf(templateHash);
     return this.#inNewPlace(diskMib, onPlace, (place) => driver.start(root, place, limits, imageDir, signal));
   }
 
@@ -144,11 +141,18 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     signal: AbortSignal,
     onPlace: OnPlace,
   ): Promise<MachineHandle> {
+    const root = await this.#rootOf(templateHash);
+    const { driver } = this.#options;
+    return this.#inNewPlace(diskMib, onPlace, (place) => driver.boot(root, place, limits, signal));
+  }
+
+  /** Not by the golden snapshot, which may be none that this Torpor makes new machines from. */
+  async #rootOf(templateHash: string): Promise<MachineRoot> {
     const { store, driver } = this.#options;
     const template = await store.find(templateHash);
     const root = template === undefined ? undefined : findRoot(template.goldenDir(goldenName(driver)));
     if (root === undefined) throw templateGone(templateHash);
-    return this.#inNewPlace(diskMib, onPlace, (place) => driver.boot(root, place, limits, signal));
+    return root;
   }
 
   async templateOf(templateHash: string): Promise<BootedTemplate> {
@@ -392,11 +396,14 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     );
     // A build that no name leads to is kept for the machines that stand on it, not offered.
     const named = await Promise.all(
-      templates.flatMap((template) =>
-        template.names.map(async (name) => ({ ...(await this.#describe(template)), name })),
-      ),
+      templates
+        .filter(({ names }) => names.length > 0)
+        .map(async (template) => {
+          const described = await this.#describe(template);
+          return template.names.map((name) => ({ ...described, name }));
+        }),
     );
-    return named.sort((a, b) => a.name.localeCompare(b.name));
+    return named.flat().sort((a, b) => a.name.localeCompare(b.name));
   }
 
   /**

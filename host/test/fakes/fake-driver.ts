@@ -2,6 +2,7 @@ import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupUsage } from "../../src/cgroup.ts";
 import type {
+  CheckpointOptions,
   Driver,
   DriverInfo,
   MachineHandle,
@@ -180,7 +181,7 @@ export class FakeDriver implements Driver {
   async checkpoint(
     { place }: MachineHandle,
     imageDir: string,
-    { signal, onCopied }: Parameters<Driver["checkpoint"]>[2] = {},
+    { signal, onCopied }: CheckpointOptions = {},
   ): Promise<void> {
     const { memory, guest, paused } = this.machine(place.slot);
     if (paused) throw new Error("the fake driver cannot photograph a machine that is stopped");

@@ -1,7 +1,7 @@
-import { createHash } from "node:crypto";
 import type { Clock } from "@torpor/base";
 import { CodedError } from "@torpor/protocol";
 import type { BodyHashes } from "../http/body-hashes.ts";
+import { keyedId, slotName } from "../http/keyed-id.ts";
 import type { IdempotencySlot } from "../store/idempotency-store.ts";
 import type { ExecProgress } from "./exec.ts";
 
@@ -53,7 +53,7 @@ export class KeyedExecs {
     signal: AbortSignal,
     ways: KeyedExecWays,
   ): Promise<{ execId: string; replayed: boolean; progress: AsyncGenerator<ExecProgress> }> {
-    const name = JSON.stringify([slot.account, slot.tenant, slot.route, slot.key]);
+    const name = slotName(slot);
     const bodyHash = this.#bodyHashes.of(body);
     for (;;) {
       this.#forgetOld();
@@ -73,7 +73,7 @@ export class KeyedExecs {
           "the client left while it waited for the first with its key",
         );
     }
-    const execId = keyedExecId(name, body);
+    const execId = keyedId(slot, body);
     let tell: (started: boolean) => void = () => {};
     const begun = new Promise<boolean>((resolve) => (tell = resolve));
     this.#known.set(name, { execId, bodyHash, at: this.#clock.monotonic(), begun });
@@ -122,10 +122,4 @@ async function* again(progress: AsyncGenerator<ExecProgress>): AsyncGenerator<Ex
       { cause: error },
     );
   }
-}
-
-/** The same for the same key and body. The body is part of it, so that a server that remembers nothing gives no wrong answer; the hash of it, cut and with the name, tells nothing. */
-function keyedExecId(name: string, body: Buffer): string {
-  const bodyHash = createHash("sha256").update(body).digest("hex");
-  return `k${createHash("sha256").update(name).update(bodyHash).digest("hex").slice(0, 40)}`;
 }

@@ -2,6 +2,7 @@ import type { Clock, Log } from "@torpor/base";
 import { CodedError, type ErrorEnvelope } from "@torpor/protocol";
 import type { BodyHashes } from "./body-hashes.ts";
 import type { IdempotencyRow, IdempotencySlot, IdempotencyStore } from "../store/idempotency-store.ts";
+import { slotName } from "./keyed-id.ts";
 
 /** An answer that can be kept and given again. */
 export interface KeptAnswer {
@@ -84,12 +85,7 @@ export class Idempotency {
   async run(request: KeyedRequest): Promise<KeptAnswer & { replayed: boolean }> {
     const { store, bodyHashes, clock, owner } = this.#options;
     const bodyHash = bodyHashes.of(request.body);
-    const name = JSON.stringify([
-      request.slot.account,
-      request.slot.tenant,
-      request.slot.route,
-      request.slot.key,
-    ]);
+    const name = slotName(request.slot);
     const until = clock.monotonic() + MAX_WAIT_MS;
     for (;;) {
       const first = this.#running.get(name);

@@ -1,10 +1,10 @@
-import { createHash } from "node:crypto";
 import { CodedError, processSchema, type SandboxProcess } from "@torpor/protocol";
 import { z } from "zod";
 import { attachExec } from "../guest/exec.ts";
 import type { GuestClient, ListedProcess } from "../guest/guest-client.ts";
 import { GuestRefusal } from "../host/answer-error.ts";
 import { type Call, routeOf, SENT } from "../http/api.ts";
+import { keyedId } from "../http/keyed-id.ts";
 import { readBody } from "../http/read-body.ts";
 import { followOptions, sendEvents } from "./exec-routes.ts";
 import { idempotencySlot } from "../store/idempotency-store.ts";
@@ -140,7 +140,11 @@ async function sendInput(
   close: boolean,
 ): Promise<void> {
   const process = selector(call);
-  const id = inputId(call, input);
+  const { idempotencyKey: key } = call;
+  const id =
+    key === undefined
+      ? undefined
+      : keyedId(idempotencySlot(call.caller.scope, routeOf(call.incoming), key), input);
   for (let offset = 0; offset < input.length; offset += INPUT_CHUNK_BYTES) {
     const stdin = input.subarray(offset, offset + INPUT_CHUNK_BYTES).toString("base64");
     await guest.input(process, { stdin }, call.signal, id && `${id}:${offset}`);
@@ -148,18 +152,6 @@ async function sendInput(
   if (!close) return;
   const torpor = id === undefined ? undefined : { inputId: `${id}:close` };
   await guest.unary("process.Process/CloseStdin", { process, torpor }, call.signal);
-}
-
-/**
- * What the guest knows a keyed request's input by, the same whenever it is sent again: so that it takes no write to the
- * store. The body is part of it, so that other input under a used key is not taken for written. Undefined without a key.
- */
-function inputId(call: Call<unknown, unknown>, input: Buffer): string | undefined {
-  if (call.idempotencyKey === undefined) return undefined;
-  const slot = idempotencySlot(call.caller.scope, routeOf(call.incoming), call.idempotencyKey);
-  const name = JSON.stringify([slot.account, slot.tenant, slot.route, slot.key]);
-  const body = createHash("sha256").update(input).digest("hex");
-  return `k${createHash("sha256").update(name).update(body).digest("hex").slice(0, 40)}`;
 }
 
 function selector(call: Call<unknown, unknown>): { pid: number } | { torpor: { execId: string } } {

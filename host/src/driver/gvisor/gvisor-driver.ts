@@ -8,6 +8,7 @@ import { type CgroupTree, type CgroupUsage, joining } from "../../cgroup.ts";
 import { isAlive, processIdentity } from "../../process-identity.ts";
 import { sync } from "../../sync.ts";
 import type {
+  CheckpointOptions,
   Driver,
   DriverInfo,
   MachineHandle,
@@ -239,7 +240,7 @@ export class GvisorDriver implements Driver {
   async checkpoint(
     { place }: MachineHandle,
     imageDir: string,
-    { signal, onCopied = () => {} }: Parameters<Driver["checkpoint"]>[2] = {},
+    { signal, onCopied = () => {} }: CheckpointOptions = {},
   ): Promise<void> {
     const cgroup = this.#options.cgroups.group(String(place.slot));
     try {
@@ -248,7 +249,6 @@ export class GvisorDriver implements Driver {
       const fromMs = Date.now();
       const writing = this.#checkpoints.write({ stateDir: stateDir(place), imageDir, signal });
       await writing.finally(limited);
-
       const between = { fromMs, toMs: Date.now() };
       // Where monotonic time cannot be held it goes on, which the guest finds and attests.
       await Promise.all([onCopied(), mendState(join(imageDir, "checkpoint.img"), between)]);

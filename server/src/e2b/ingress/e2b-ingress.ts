@@ -44,7 +44,7 @@ interface Visit {
 /** What of the agent is for owners: its other paths are the host's. */
 const AGENT_PATHS =
   /^\/(?:health|metrics|envs|files(?:\/compose)?|process\.Process\/\w+|filesystem\.Filesystem\/\w+)$/;
-/** Starts a process and follows it. */
+/** What starts a process and follows it, and what follows one that runs. */
 const PROCESS_STREAMS = new Map<string, "start" | "connect">([
   ["/process.Process/Start", "start"],
   ["/process.Process/Connect", "connect"],
