@@ -243,6 +243,42 @@ func TestFreezeLocksAndOnlyTheHostUnlocks(t *testing.T) {
 	}
 }
 
+func TestOneThatWakesStaysAsItsOwnerLeftItAndACopyDoesNot(t *testing.T) {
+	s := newSandbox(t)
+	again := func(with object) map[string]string {
+		t.Helper()
+		if status, answer := s.call("/torpor/freeze", object{}); status != 200 {
+			t.Fatalf("%d %v", status, answer)
+		}
+		with["previous_host_key"] = testHostKey
+		status, answer := s.init(with)
+		if status != 200 {
+			t.Fatalf("%d %v", status, answer)
+		}
+		return steps(answer)
+	}
+	s.put("etc/hosts", "127.0.0.1 localhost\n127.0.1.1\tmine\n")
+	s.put("etc/hostname", "mine\n")
+	woken := again(object{"generation": 2})
+	if woken["hostname"] != "not_needed" || woken["machine_id"] != "not_needed" || woken["resolv_conf"] != "not_needed" || woken["info"] != "done" {
+		t.Errorf("%v", woken)
+	}
+	if s.get("etc/hostname") != "mine\n" || !strings.Contains(s.get("etc/hosts"), "\tmine\n") {
+		t.Errorf("%q %q", s.get("etc/hostname"), s.get("etc/hosts"))
+	}
+	resolvers := again(object{"generation": 3, "resolv_conf": "nameserver 10.0.0.2\n"})
+	if resolvers["resolv_conf"] != "done" || resolvers["hostname"] != "not_needed" {
+		t.Errorf("%v", resolvers)
+	}
+	copied := again(object{"generation": 1, "sandbox_id": "sbx00000000000000000b", "resolv_conf": "nameserver 10.0.0.2\n"})
+	if copied["hostname"] != "done" || copied["machine_id"] != "done" || copied["resolv_conf"] != "done" {
+		t.Errorf("%v", copied)
+	}
+	if s.get("etc/hostname") != "box-1\n" {
+		t.Errorf("%q", s.get("etc/hostname"))
+	}
+}
+
 func TestTokenIsNeededEverywhere(t *testing.T) {
 	s := newSandbox(t)
 	for _, token := range []string{"", "wrong"} {

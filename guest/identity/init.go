@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -55,6 +56,15 @@ type Initializer struct {
 	everPrepared bool
 	// madeOfFiles says that the files of a sandbox came in; guarded by Gate.changing.
 	madeOfFiles bool
+	given       given // guarded by Gate.changing
+}
+
+// given is what the last init has made of a sandbox. One that wakes has it still, but for what its owner has changed since,
+// which stays changed.
+type given struct {
+	sandboxID, hostname, machineID string
+	resolvConf                     *string
+	pidsLimit                      int
 }
 
 type initRequest struct {
@@ -109,6 +119,8 @@ const (
 	failed    = "failed"
 	// prepared says that the step was done after the restore and before the copy was anybody's.
 	prepared = "prepared"
+	// asItWas says that the sandbox is the one that was frozen, and has what it would be given.
+	asItWas = "as it was"
 	// entropyBytes is how much each restore is given.
 	entropyBytes = 64
 	// clockToleranceMs is what a clock may differ before it is stepped.
@@ -283,6 +295,9 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		}
 	})
 	step("monotonic_clock", false, func() (string, string) { return monotonicSince(i.frozenAt, received) })
+	has := i.given
+	woken := has.sandboxID == q.SandboxID
+	i.given = given{} // until it is known what this one has made
 	ahead := i.prepared
 	i.prepared = preparation{} // good for one init
 	defer func() { go ahead.files.close() }()
@@ -299,15 +314,23 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 			return failed, err.Error()
 		}
 	})
-	step("hostname", true, simple(func() error {
-		if ahead.files.write(hostnamePath, q.Hostname+"\n") && ahead.files.write(hostsPath, i.hostsText(q.Hostname)) {
-			return i.Platform.SetHostname(q.Hostname)
+	step("hostname", true, func() (string, string) {
+		if woken && q.Hostname == has.hostname {
+			return notNeeded, asItWas
 		}
-		return i.setHostname(q.Hostname)
-	}))
+		return simple(func() error {
+			if ahead.files.write(hostnamePath, q.Hostname+"\n") && ahead.files.write(hostsPath, i.hostsText(q.Hostname)) {
+				return i.Platform.SetHostname(q.Hostname)
+			}
+			return i.setHostname(q.Hostname)
+		})()
+	})
 	step("machine_id", true, func() (string, string) {
 		if q.MachineID == "" || q.MachineID == ahead.machineID {
 			return done, prepared
+		}
+		if woken && q.MachineID == has.machineID {
+			return notNeeded, asItWas
 		}
 		if err := i.setMachineID(q.MachineID); err != nil {
 			return failed, err.Error()
@@ -321,6 +344,9 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		if ahead.resolvConf != nil && *ahead.resolvConf == *q.ResolvConf {
 			return done, prepared
 		}
+		if woken && has.resolvConf != nil && *q.ResolvConf == *has.resolvConf {
+			return notNeeded, asItWas
+		}
 		if err := i.Platform.writeFile("/etc/resolv.conf", *q.ResolvConf, 0o644); err != nil {
 			return failed, err.Error()
 		}
@@ -332,6 +358,9 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		}
 		if q.PidsLimit == ahead.pidsLimit {
 			return done, prepared
+		}
+		if woken && q.PidsLimit == has.pidsLimit {
+			return notNeeded, asItWas
 		}
 		if err := i.SetPidsLimit(q.PidsLimit); err != nil {
 			return failed, err.Error()
@@ -378,6 +407,7 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		return done, fmt.Sprintf("%d run", len(results))
 	})
 	if a.Complete {
+		i.given = given{q.SandboxID, q.Hostname, cmp.Or(q.MachineID, ahead.machineID), q.ResolvConf, q.PidsLimit}
 		if before != nil {
 			i.OnUnlocked(before.SandboxID != id.SandboxID, before.Generation != id.Generation)
 		}

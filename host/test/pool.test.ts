@@ -95,6 +95,46 @@ describe("a pool", () => {
       expect(bench.driver.machine(slotOf(machine))).toMatchObject({ paused: false, alive: true });
   });
 
+  test("stops an empty process once its restore is started ahead, and lets it go on when it is taken", async () => {
+    const pool = open();
+    const empty = (): { paused: boolean; slot: number } | undefined => {
+      const found = [...bench.driver.machines.values()].find(({ guest }) => guest === undefined);
+      return found && { paused: found.paused, slot: found.handle.place.slot };
+    };
+    await full(pool);
+    expect(empty()).toMatchObject({ paused: false });
+    await until(() => empty()?.paused === true, 100);
+    expect(pool.status.empty).toBe(1);
+    const slot = empty()?.slot;
+    const got = await Promise.all([acquire(pool), acquire(pool), acquire(pool)]);
+    expect(got.map((machine) => [machine.source, slotOf(machine)])).toContainEqual(["shell", slot]);
+    expect(bench.driver.machine(slot ?? 0)).toMatchObject({ paused: false, alive: true });
+  });
+
+  test("hands no empty process out while it is just being stopped", async () => {
+    const pool = open({ readyTarget: 1 });
+    await full(pool, 2);
+    const release = bench.driver.hold("pause");
+    bench.clock.advance(600);
+    const got = await Promise.all([acquire(pool), acquire(pool)]);
+    expect(got.map(({ source }) => source)).toEqual(["pool", "cold"]);
+    expect(pool.status.empty).toBe(1);
+    release();
+    const stopped = (): boolean =>
+      [...bench.driver.machines.values()].some(({ guest, paused }) => guest === undefined && paused);
+    await until(stopped, 0);
+    expect((await acquire(pool)).source).toBe("shell");
+  });
+
+  test("has another one in the place of an empty process that cannot be stopped", async () => {
+    const pool = open({ readyTarget: 1 });
+    await full(pool, 2);
+    bench.driver.fail("pause");
+    await until(() => bench.driver.kills === 1, 100);
+    await full(pool, 2);
+    expect(pool.status).toMatchObject({ ready: 1, empty: 1 });
+  });
+
   test("makes a machine with another disk from nothing, and keeps what waits", async () => {
     const pool = open();
     await full(pool);

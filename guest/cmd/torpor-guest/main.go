@@ -15,6 +15,7 @@ import (
 
 	"torpor/guest/agent"
 	"torpor/guest/identity"
+	"torpor/guest/procfs"
 	"torpor/guest/reaper"
 	"torpor/guest/spawn"
 	"torpor/guest/sudo"
@@ -62,6 +63,11 @@ func runAgent(args []string) int {
 	// costs more in gVisor than what is shared out; threads that wait in system calls do not count.
 	runtime.GOMAXPROCS(1)
 	surviveSignals()
+	if os.Getpid() == 1 {
+		if err := procfs.MountSmall(); err != nil {
+			fmt.Fprintf(os.Stderr, "torpor-guest: mounting /proc failed: %v\n", err)
+		}
+	}
 	spawn.SetOwnLimits()
 	listener, err := net.Listen("tcp4", *listen)
 	if err != nil {

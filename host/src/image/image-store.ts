@@ -1,5 +1,6 @@
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import { CodedError, networkPolicySchema } from "@torpor/protocol";
 import { z } from "zod";
@@ -12,6 +13,9 @@ const fileSchema = z.union([
   sizedSchema.extend({ blake3: z.string() }),
   sizedSchema.extend({ sha256: z.string() }), // as earlier versions wrote it
 ]);
+
+/** What is removed is freed so much later: its caller has its answer by then. */
+const FREE_AFTER_MS = 100;
 
 /** What an image is and what may restore it. Written last; an image without it is none. */
 const manifestSchema = z.object({
@@ -259,6 +263,9 @@ export class ImageStore {
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
     }
-    rm(grave, { recursive: true, force: true }).catch(() => {}); // what stays goes at the next start
+    // What is written to the disk meanwhile would wait for it, a commit of who has just woken for one.
+    void delay(FREE_AFTER_MS, undefined, { ref: false })
+      .then(() => rm(grave, { recursive: true, force: true }))
+      .catch(() => {}); // what stays goes at the next start
   }
 }

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { Agent, type IncomingMessage, request } from "node:http";
-import type { Socket } from "node:net";
+import { connect, type Socket, type TcpNetConnectOpts } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { redactJson } from "@torpor/base";
 import { type Attestation, attestationSchema, CodedError, GUEST_PORT } from "@torpor/protocol";
@@ -57,6 +57,8 @@ export interface GuestIdentity {
 /** Hooks have limits of their own; this one is for all of them together. */
 const FREEZE_TIMEOUT_MS = 120_000;
 const INIT_TIMEOUT_MS = 15_000;
+/** A SYN sent before the guest's network is up is lost and sent again only after a second: it is tried anew instead. */
+const TRY_MS = 200;
 /** Largest answer read from a guest on these calls, bytes. */
 const MAX_ANSWER_BYTES = 256 * 1024;
 
@@ -65,10 +67,37 @@ export function newHostKey(): string {
   return randomBytes(24).toString("hex");
 }
 
+/** Keeps connections, and takes one that was opened before there was a request for it. */
+class ReadyAgent extends Agent {
+  #opened: Socket | undefined;
+
+  /** Becomes the next request's connection. */
+  give(opened: Socket): void {
+    this.#opened = opened;
+    opened.once("error", () => {}); // it is closed then, and not used
+  }
+
+  override createConnection(options: TcpNetConnectOpts): Socket {
+    const opened = this.#opened;
+    this.#opened = undefined;
+    return opened?.readyState === "open" ? opened : connect(options);
+  }
+
+  override destroy(): void {
+    this.#opened?.destroy();
+    super.destroy();
+  }
+}
+
 /** HTTP to the agent of one machine. Keep-alive connections are its own and go with {@link GuestClient.close}. */
 export class GuestClient {
   readonly address: string;
-  readonly agent = new Agent({ keepAlive: true, maxSockets: 1024, maxFreeSockets: 16, scheduling: "lifo" });
+  readonly agent = new ReadyAgent({
+    keepAlive: true,
+    maxSockets: 1024,
+    maxFreeSockets: 16,
+    scheduling: "lifo",
+  });
 
   /** For ports of the owner's own: programs close idle connections when they like, so none is used twice. */
   readonly portAgent = new Agent({ keepAlive: false, maxSockets: 1024 });
@@ -89,14 +118,31 @@ export class GuestClient {
    *
    * @returns whether it is locked (as after a restore). @throws CodedError `deadline_exceeded` after `timeoutMs`.
    */
-  async waitUntilUp(timeoutMs: number, signal?: AbortSignal): Promise<{ locked: boolean }> {
+  waitUntilUp(timeoutMs: number, signal?: AbortSignal): Promise<{ locked: boolean }> {
+    return this.#tryFor(timeoutMs, signal, () => this.health(TRY_MS));
+  }
+
+  /**
+   * Waits until the machine takes connections, and keeps one for the next call. Less than {@link GuestClient.waitUntilUp}:
+   * the agent is not asked, which takes one that has just been restored some milliseconds, whatever the question.
+   *
+   * @throws CodedError `deadline_exceeded` after `timeoutMs`
+   */
+  async waitUntilReachable(timeoutMs: number, signal: AbortSignal): Promise<void> {
+    this.agent.give(await this.#tryFor(timeoutMs, signal, () => openConnection(this.address)));
+  }
+
+  async #tryFor<T>(
+    timeoutMs: number,
+    signal: AbortSignal | undefined,
+    attempt: () => Promise<T>,
+  ): Promise<T> {
     const deadline = performance.now() + timeoutMs;
     let last: unknown;
     for (let waitMs = 2; performance.now() < deadline; waitMs = Math.min(waitMs * 1.5, 50)) {
       signal?.throwIfAborted();
       try {
-        // A SYN sent before the guest's network is up is lost and sent again only after a second: ask anew instead.
-        return await this.health(200);
+        return await attempt();
       } catch (error) {
         last = error;
       }
@@ -255,4 +301,27 @@ export class GuestClient {
     this.portAgent.destroy();
     for (const tunnel of this.#tunnels) tunnel.destroy();
   }
+}
+
+/** A connection to the agent at an address. @throws Error when there is none within {@link TRY_MS} */
+function openConnection(address: string): Promise<Socket> {
+  return new Promise((resolve, reject) => {
+    const socket = connect({ host: address, port: GUEST_PORT, noDelay: true });
+    const timer = setTimeout(
+      () => socket.destroy(new Error(`no connection to ${address} within ${TRY_MS} ms`)),
+      TRY_MS,
+    );
+    const settle = (): void => {
+      clearTimeout(timer);
+      socket.removeAllListeners();
+    };
+    socket.once("connect", () => {
+      settle();
+      resolve(socket);
+    });
+    socket.once("error", (error) => {
+      settle();
+      reject(error);
+    });
+  });
 }

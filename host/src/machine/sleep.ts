@@ -180,8 +180,8 @@ export class Sleep {
   }
 
   /**
-   * Restores an image and waits for the guest's first answer. The image's checksums are read
-   * meanwhile; the machine is handed out only when they hold.
+   * Restores an image and waits until its machine takes connections; its agent, locked when the image was written, answers
+   * nothing but an init. The image's checksums are read meanwhile; the machine is handed out only when they hold.
    *
    * @param onPlace awaited, with the machine's place, before the image goes into it: what is restored goes on at once, long
    *   before its agent is unlocked, and must find its network policy in force
@@ -200,9 +200,7 @@ export class Sleep {
       const imageDir = images.dataDir(manifest.id);
       handle = await target.restore(manifest.template_hash, manifest.disk_mb, imageDir, either, onPlace);
       guest = new GuestClient(handle.place.address);
-      const { locked } = await guest.waitUntilUp(UP_TIMEOUT_MS, either);
-      if (!locked)
-        throw new CodedError("internal", `the machine restored from image ${manifest.id} is not locked`);
+      await guest.waitUntilReachable(UP_TIMEOUT_MS, either);
       await verified;
       return { handle, guest, previousHostKey: manifest.host_key };
     } catch (error) {

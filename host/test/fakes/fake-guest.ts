@@ -106,6 +106,7 @@ export class FakeGuest {
       return { status: 200, json: { processes } };
     }
     if (path !== "/torpor/init") return { status: 404 };
+    if (!this.locked) return { status: 409, json: { code: "already_initialized" } };
     const identity = JSON.parse(body) as Record<string, unknown>;
     this.inits.push(identity);
     if (this.#awaited !== undefined && identity["previous_host_key"] !== this.#awaited)

@@ -18,7 +18,7 @@ export function wake(held: HeldState, uncleared: number | null): Promise<void> {
 
 async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | null): Promise<void> {
   const { entry } = held;
-  const { sleep, images, journal, slots, clock, log, headroom } = held.parts;
+  const { sleep, images, slots, clock, log, headroom } = held.parts;
   const { image } = entry;
   const startedAt = clock.monotonic();
   let slot = uncleared;
@@ -31,8 +31,7 @@ async function wakeUp(held: HeldState, signal: AbortSignal, uncleared: number | 
     const manifest = await images.find(image?.id ?? "");
     if (manifest === undefined)
       throw new CodedError("image_corrupt", `the image that sandbox ${entry.id} sleeps in is gone`);
-    entry.state = "waking";
-    journal.commit(entry);
+    entry.state = "waking"; // committed with the place it gets
     const origin = { source: "image", from: manifest.id, generation: entry.generation + 1 } as const;
     const takePlace = async (place: MachinePlace): Promise<void> => {
       bindIncarnation(entry, place, origin, held.parts);
