@@ -127,12 +127,9 @@ export class MachineFollower {
     const way = stateWay(record.state, state) ?? [];
     const took = tookMs(record, machine);
     if (way.length > 0 && took !== null) changes.tookMs = took;
-    let current: SandboxRecord | undefined = record;
-    for (const [index, next] of way.entries()) {
-      current = await store.advance(current, next, index === way.length - 1 ? changes : {});
-      if (current === undefined) return undefined;
-    }
-    return way.length === 0 ? await store.note(record, changes) : current;
+    return way.length === 0
+      ? await store.note(record, changes)
+      : await store.advanceAlong(record, way, changes);
   }
 }
 

@@ -197,14 +197,35 @@ export class SandboxStore {
    * @returns the record after the move, or undefined when another got there first.
    * @throws Error when the transition table has no such move: a bug, not a race.
    */
-  async advance(
+  advance(
     record: SandboxRecord,
     state: SandboxState,
     changes: SandboxChanges = {},
   ): Promise<SandboxRecord | undefined> {
-    if (!canTransition(record.state, state))
-      throw new Error(`sandbox ${record.id} cannot go from ${record.state} to ${state}`);
-    return await this.#update(record, { ...changedColumns(changes), state }, changes);
+    return this.advanceAlong(record, [state], changes);
+  }
+
+  /** As {@link SandboxStore.advance}, by way of several states, all or none; the changes are told with the last. */
+  async advanceAlong(
+    record: SandboxRecord,
+    way: readonly SandboxState[],
+    changes: SandboxChanges = {},
+  ): Promise<SandboxRecord | undefined> {
+    const starts = [record.state, ...way];
+    for (const [index, state] of way.entries()) {
+      const from = starts[index] ?? state;
+      if (!canTransition(from, state))
+        throw new Error(`sandbox ${record.id} cannot go from ${from} to ${state}`);
+    }
+    return await this.#write(async (transaction) => {
+      let current: SandboxRecord | undefined = record;
+      for (const [index, state] of way.entries()) {
+        const told = index === way.length - 1 ? changes : {};
+        current = await this.#update(transaction, current, { ...changedColumns(told), state }, told);
+        if (current === undefined) return undefined; // the first: the row is this transaction's after it
+      }
+      return current;
+    });
   }
 
   /**
@@ -216,7 +237,9 @@ export class SandboxStore {
     const set = changedColumns(changes);
     const isNothing =
       Object.keys(set).length === 0 && changes.told === undefined && changes.use === undefined;
-    return isNothing ? record : await this.#update(record, set, changes);
+    return isNothing
+      ? record
+      : await this.#write((transaction) => this.#update(transaction, record, set, changes));
   }
 
   /**
@@ -228,9 +251,10 @@ export class SandboxStore {
     const { cpu, memoryMb, diskMb } = record;
     const demand = { what: "wake", cpu, memoryMb, diskMb, image: false } as const;
     try {
-      const moved = await this.#update(record, { state: "waking" }, {}, async (transaction) => {
+      const moved = await this.#write(async (transaction) => {
         await requireBudget(transaction, record, "wake", now);
-        return await requireQuota(transaction, this.#kind, record, demand, now);
+        const isCounted = await requireQuota(transaction, this.#kind, record, demand, now);
+        return isCounted ? await this.#update(transaction, record, { state: "waking" }, {}) : undefined;
       });
       return moved ?? record;
     } catch (error) {
@@ -281,10 +305,10 @@ export class SandboxStore {
 
   /** The move, its event and its entries in the ledger, or none of them. */
   async #update(
+    transaction: Transaction<Tables>,
     record: SandboxRecord,
     set: Updateable<SandboxTable>,
     changes: SandboxChanges,
-    isWanted: (transaction: Transaction<Tables>) => Promise<boolean> = () => Promise.resolve(true),
   ): Promise<SandboxRecord | undefined> {
     const { holdings } = record;
     const state = set.state ?? record.state;
@@ -301,26 +325,30 @@ export class SandboxStore {
     );
     const at = changes.endedAt ?? this.#clock.now();
     const { metered, closed } = meterChanges(record.metered, changes.use, state, at);
-    const moved = await this.#db.transaction().execute(async (transaction) => {
-      if (!(await isWanted(transaction))) return undefined;
-      const row = await this.#compareAndSet(transaction, record, {
-        ...set,
-        ...holdingColumns(after),
-        ...(metered === record.metered ? {} : meterColumns(metered)),
-      });
-      if (row === undefined) return undefined;
-      const moved = toSandboxRecord(row);
-      // Of what the ledger alone tells there is no event.
-      if (Object.keys(set).length > 0) await this.#events.append(transaction, moved, record.state, changes);
-      await this.#ledger.append(transaction, drafts);
-      for (const interval of closed) {
-        const row = intervalRow(meteringOf(record), interval);
-        await this.#queries.run(transaction, "interval", Object.values(row), () =>
-          transaction.insertInto("usage_intervals").values(row),
-        );
-      }
-      return moved;
+    const row = await this.#compareAndSet(transaction, record, {
+      ...set,
+      ...holdingColumns(after),
+      ...(metered === record.metered ? {} : meterColumns(metered)),
     });
+    if (row === undefined) return undefined;
+    const moved = toSandboxRecord(row);
+    // Of what the ledger alone tells there is no event.
+    if (Object.keys(set).length > 0) await this.#events.append(transaction, moved, record.state, changes);
+    await this.#ledger.append(transaction, drafts);
+    for (const interval of closed) {
+      const row = intervalRow(meteringOf(record), interval);
+      await this.#queries.run(transaction, "interval", Object.values(row), () =>
+        transaction.insertInto("usage_intervals").values(row),
+      );
+    }
+    return moved;
+  }
+
+  /** A transaction that moves a record, or finds that another was first. */
+  async #write(
+    act: (transaction: Transaction<Tables>) => Promise<SandboxRecord | undefined>,
+  ): Promise<SandboxRecord | undefined> {
+    const moved = await this.#db.transaction().execute(act);
     if (moved !== undefined) this.#events.committed();
     return moved;
   }

@@ -1,5 +1,4 @@
-import { constants } from "node:fs";
-import { type FileHandle, open, symlink } from "node:fs/promises";
+import { closeSync, constants, openSync, symlinkSync } from "node:fs";
 import { run } from "@torpor/base";
 
 /** The longest a timer can be: it waits for as long as nothing is known for it to do. */
@@ -62,16 +61,17 @@ export class PrimedCommand {
     }, timeoutMs);
     signal?.addEventListener("abort", abort, { once: true });
     if (signal?.aborted) abort();
-    let gate: FileHandle | undefined;
+    let gate: number | undefined;
     try {
-      for (const [path, target] of Object.entries(links)) await symlink(target, path);
+      // At once: each costs less than to be waited for.
+      for (const [path, target] of Object.entries(links)) symlinkSync(target, path);
       // Opened for as long as it runs, so that a line to its log is no error to it; what it may say fits the pipe.
-      gate = await open(this.#gate, constants.O_RDONLY | constants.O_NONBLOCK);
+      gate = openSync(this.#gate, constants.O_RDONLY | constants.O_NONBLOCK);
       await this.#done;
     } catch (error) {
       throw isLate ? new Error(`runsc was not done after ${timeoutMs} ms`, { cause: error }) : error;
     } finally {
-      await gate?.close();
+      if (gate !== undefined) closeSync(gate);
       clearTimeout(timer);
       signal?.removeEventListener("abort", abort);
     }
