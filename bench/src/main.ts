@@ -85,19 +85,22 @@ const template = join(templateCacheDir(), "by-name", TEMPLATE);
       createOnMiss(instance, TEMPLATE, "cold", bare, Math.min(rounds, 15)),
     );
   }
-  // A turn at 400 MB takes ten seconds.
+  // A turn at 400 MB takes twenty seconds.
   const few = Math.min(rounds, 10);
   if (wanted("hibernate") || wanted("wake")) {
     const sleeps = [
-      { megabytes: 40, filling: "incompressible", waiting: true, targets: { hibernate: 1.3, wake: 0.6 } },
-      { megabytes: 400, filling: "incompressible", waiting: true, targets: { hibernate: 1.3, wake: 1.3 } },
-      { megabytes: 400, filling: "typical", waiting: true, targets: {} },
-      { megabytes: 400, filling: "incompressible", waiting: false, targets: { wake: 1.3 } },
+      { megabytes: 40, memory: "cold", waiting: true, targets: { hibernate: 1.3, wake: 0.6 } },
+      { megabytes: 40, memory: "warm", waiting: true, targets: { hibernate: 1.3, wake: 0.6 } },
+      { megabytes: 400, memory: "cold", waiting: true, targets: { hibernate: 1.3, wake: 1.3 } },
+      { megabytes: 400, memory: "warm", waiting: true, targets: { hibernate: 1.3, wake: 1.3 } },
+      { megabytes: 400, memory: "warm", waiting: true, targets: {}, filling: "typical" },
+      { megabytes: 400, memory: "warm", waiting: false, targets: { wake: 1.3 } },
     ] as const;
-    for (const sleep of sleeps) {
-      const { megabytes, filling, waiting } = sleep;
+    for (const turn of sleeps) {
+      const sleep = { filling: "incompressible", ...turn } as const;
+      const { megabytes, memory, filling, waiting } = sleep;
       await part(
-        `sleep with ${megabytes} MB, ${filling}, ${waiting ? "an empty process waits" : "nothing waits"}`,
+        `sleep with ${megabytes} MB, ${filling}, memory ${memory}, ${waiting ? "an empty process waits" : "nothing waits"}`,
         waiting ? {} : { pool: 0, shells: 0 },
         (instance) => sleepAndWake(instance, bare, { template: TEMPLATE, rounds: few, ...sleep }),
       );

@@ -1,5 +1,6 @@
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { run } from "@torpor/base";
 import { Sandbox, Torpor } from "@torpor/sdk";
 import type { Instance } from "@torpor/test";
@@ -49,12 +50,20 @@ async function timed(act: () => Promise<unknown>): Promise<number> {
   return performance.now() - startedAt;
 }
 
+/** Longer than a virtual machine waits before it hands memory that is free to its own host (2 s, mm/page_reporting.c of Linux). */
+const REST_MS = 3_000;
+
 /**
- * Takes memory and gives it back. What nobody has used for a while a virtual machine's own host may have taken away, and
- * whoever uses it next waits for it several times as long as the work on it takes: that is to be neither's.
+ * What is at hand when a sandbox is put to sleep or woken. `cold`: nobody has used or freed memory for three seconds, as where
+ * a sandbox is put to sleep for being idle; on a virtual machine that hands back what is free, whoever uses it next waits
+ * for it several times as long as the work on it takes. `warm`: as much as it needs was freed just now.
  */
-async function warmMemory(megabytes: number): Promise<void> {
-  await run(["python3", "-c", `bytearray(${2 * megabytes * 1_000_000})`]);
+export type MemoryState = "cold" | "warm";
+
+/** Has both sides find the same before each act. */
+async function settle(memory: MemoryState, megabytes: number): Promise<void> {
+  await delay(REST_MS);
+  if (memory === "warm") await run(["python3", "-c", `bytearray(${2 * megabytes * 1_000_000})`]);
 }
 
 /** The one image of an instance that has one sandbox asleep, or one snapshot. */
@@ -82,6 +91,7 @@ export async function sleepAndWake(
     template,
     megabytes,
     filling,
+    memory,
     waiting,
     targets,
     rounds,
@@ -89,6 +99,7 @@ export async function sleepAndWake(
     template: string;
     megabytes: number;
     filling: Filling;
+    memory: MemoryState;
     waiting: boolean;
     targets: SleepTargets;
     rounds: number;
@@ -105,16 +116,16 @@ export async function sleepAndWake(
   let imageBytes = 0;
   for (let round = -1; round < rounds; round++) {
     if (waiting) await poolAtRest(instance, template);
-    await warmMemory(megabytes);
+    await settle(memory, megabytes);
     const hibernateMs = await timed(() => sandbox.hibernate());
     imageBytes = sandbox.info.image?.sizeBytes ?? 0;
     if (waiting) await poolAtRest(instance, template); // nothing is to be tidied up any more
-    await warmMemory(megabytes);
+    await settle(memory, megabytes);
     const machine = await bare.restore(onlyImage(instance));
-    await warmMemory(megabytes);
+    await settle(memory, megabytes);
     const { checkpointMs, durableMs } = await machine.checkpoint();
     await machine.remove();
-    await warmMemory(megabytes);
+    await settle(memory, megabytes);
     const wakeMs = await timed(() => sandbox.wake());
     if (round < 0) continue; // server and host have compiled what they run
     readings.hibernate.push(hibernateMs);
@@ -128,7 +139,7 @@ export async function sleepAndWake(
   const checkpoint = summarize(readings.checkpoint).p50;
   const durable = summarize(readings.durable).p50;
   const restore = summarize(readings.restore).p50;
-  const what = `${megabytes} MB, ${filling}`;
+  const what = `${megabytes} MB, ${filling}, memory ${memory}`;
   const source = waiting ? "an empty process waits" : "nothing waits";
   return [
     {

@@ -277,6 +277,17 @@ func TestOneThatWakesStaysAsItsOwnerLeftItAndACopyDoesNot(t *testing.T) {
 	if s.get("etc/hostname") != "box-1\n" {
 		t.Errorf("%q", s.get("etc/hostname"))
 	}
+	// What could not be given is tried again, and not said to be there.
+	resolvConf := filepath.Join(s.root, "etc/resolv.conf")
+	if err := errors.Join(os.Remove(resolvConf), os.Mkdir(resolvConf, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for generation := 2; generation < 4; generation++ {
+		tried := again(object{"generation": generation, "sandbox_id": "sbx00000000000000000b", "resolv_conf": "nameserver 10.0.0.3\n"})
+		if tried["resolv_conf"] != "failed" {
+			t.Errorf("%v", tried)
+		}
+	}
 }
 
 func TestTokenIsNeededEverywhere(t *testing.T) {

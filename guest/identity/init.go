@@ -300,6 +300,7 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 	i.given = given{} // until it is known what this one has made
 	ahead := i.prepared
 	i.prepared = preparation{} // good for one init
+	gives := given{q.SandboxID, q.Hostname, cmp.Or(q.MachineID, ahead.machineID), q.ResolvConf, q.PidsLimit}
 	defer func() { go ahead.files.close() }()
 	step("entropy", true, func() (string, string) {
 		if ahead.copy {
@@ -348,6 +349,7 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 			return notNeeded, asItWas
 		}
 		if err := i.Platform.writeFile("/etc/resolv.conf", *q.ResolvConf, 0o644); err != nil {
+			gives.resolvConf = nil
 			return failed, err.Error()
 		}
 		return done, ""
@@ -363,6 +365,7 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 			return notNeeded, asItWas
 		}
 		if err := i.SetPidsLimit(q.PidsLimit); err != nil {
+			gives.pidsLimit = 0
 			return failed, err.Error()
 		}
 		return done, ""
@@ -407,7 +410,7 @@ func (i *Initializer) become(q *initRequest, received time.Time) Attestation {
 		return done, fmt.Sprintf("%d run", len(results))
 	})
 	if a.Complete {
-		i.given = given{q.SandboxID, q.Hostname, cmp.Or(q.MachineID, ahead.machineID), q.ResolvConf, q.PidsLimit}
+		i.given = gives
 		if before != nil {
 			i.OnUnlocked(before.SandboxID != id.SandboxID, before.Generation != id.Generation)
 		}

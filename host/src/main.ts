@@ -129,6 +129,7 @@ async function main(): Promise<void> {
   });
   const images = new ImageStore(join(hostDir, "images"));
   await images.open();
+  scope.defer(() => images.close());
   const sleep = new Sleep({
     driver,
     images,

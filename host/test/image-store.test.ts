@@ -280,6 +280,13 @@ describe("removing an image", () => {
     expect(await store.find(ID)).toBeUndefined();
   });
 
+  test("leaves nothing behind when the store is closed right after", async () => {
+    await commit();
+    await store.remove(ID);
+    await store.close();
+    expect(readdirSync(directory)).toEqual([]);
+  });
+
   test("goes nowhere outside its folder, whatever the id", async () => {
     writeFileSync(join(directory, "..", "bystander"), "x");
     for (const id of ["../bystander", "..", ".", "", "/etc", `${ID}/../../bystander`]) {

@@ -209,8 +209,9 @@ async function judge(
     70_000,
   ).catch(() => {});
   outcome.wrongs.push(...findings.map(({ kind, message }) => `${kind}: ${message}`));
-  for (const image of readdirSync(join(instance.stateDir, "host", "images")))
-    outcome.wrongs.push(`image ${image} is left`);
+  const images = (): string[] => readdirSync(join(instance.stateDir, "host", "images"));
+  await eventually("the images to be freed", () => images().length === 0).catch(() => {});
+  for (const image of images()) outcome.wrongs.push(`image ${image} is left`);
 }
 
 function slotsOf(instance: Instance, ids: ReadonlySet<string>): Set<number> {

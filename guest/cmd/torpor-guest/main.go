@@ -66,6 +66,7 @@ func runAgent(args []string) int {
 	if os.Getpid() == 1 {
 		if err := procfs.MountSmall(); err != nil {
 			fmt.Fprintf(os.Stderr, "torpor-guest: mounting /proc failed: %v\n", err)
+			return 1
 		}
 	}
 	spawn.SetOwnLimits()

@@ -1,6 +1,5 @@
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import { CodedError, networkPolicySchema } from "@torpor/protocol";
 import { z } from "zod";
@@ -76,6 +75,8 @@ const IMAGE_ID = /^[a-z0-9]{20,64}$/;
 export class ImageStore {
   readonly #directory: string;
   readonly #checksums = new Checksums();
+  /** Folders of what was removed and is still to be freed. */
+  readonly #graves = new Set<string>();
   /** Images being written, by id. */
   readonly #committing = new Map<string, Promise<ImageManifest>>();
   /** Checks under way, by image: the children of a fork share one. */
@@ -264,8 +265,16 @@ export class ImageStore {
       if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
     }
     // What is written to the disk meanwhile would wait for it, a commit of who has just woken for one.
-    void delay(FREE_AFTER_MS, undefined, { ref: false })
-      .then(() => rm(grave, { recursive: true, force: true }))
-      .catch(() => {}); // what stays goes at the next start
+    this.#graves.add(grave);
+    setTimeout(() => void this.#free(grave), FREE_AFTER_MS).unref();
+  }
+
+  /** Frees at once what was removed just now. */
+  async close(): Promise<void> {
+    await Promise.all([...this.#graves].map((grave) => this.#free(grave)));
+  }
+
+  async #free(grave: string): Promise<void> {
+    if (this.#graves.delete(grave)) await rm(grave, { recursive: true, force: true }).catch(() => {}); // what stays goes at the next start
   }
 }

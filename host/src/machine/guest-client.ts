@@ -102,6 +102,8 @@ export class GuestClient {
   /** For ports of the owner's own: programs close idle connections when they like, so none is used twice. */
   readonly portAgent = new Agent({ keepAlive: false, maxSockets: 1024 });
   readonly #tunnels = new Set<Socket>();
+  /** Until then an agent that has not been asked anything yet may come up. */
+  #upBy = 0;
 
   constructor(address: string) {
     this.address = address;
@@ -124,11 +126,13 @@ export class GuestClient {
 
   /**
    * Waits until the machine takes connections, and keeps one for the next call. Less than {@link GuestClient.waitUntilUp}:
-   * the agent is not asked, which takes one that has just been restored some milliseconds, whatever the question.
+   * the agent is not asked, which takes one that has just been restored some milliseconds, whatever the question. What is left
+   * of the time is its init's too.
    *
    * @throws CodedError `deadline_exceeded` after `timeoutMs`
    */
   async waitUntilReachable(timeoutMs: number, signal: AbortSignal): Promise<void> {
+    this.#upBy = performance.now() + timeoutMs;
     this.agent.give(await this.#tryFor(timeoutMs, signal, () => openConnection(this.address)));
   }
 
@@ -221,7 +225,8 @@ export class GuestClient {
     const body = { ...identity, now_unix_ns: `${BigInt(Date.now()) * 1_000_000n}` };
     // A number, not a string, is what the agent reads; 64-bit nanoseconds do not fit a JavaScript number.
     const json = JSON.stringify(body).replace(/"now_unix_ns":"(\d+)"/, '"now_unix_ns":$1');
-    const { status, json: said } = await this.#call("POST", "/torpor/init", json, INIT_TIMEOUT_MS);
+    const timeoutMs = INIT_TIMEOUT_MS + Math.max(0, this.#upBy - performance.now());
+    const { status, json: said } = await this.#call("POST", "/torpor/init", json, timeoutMs);
     const told = redact === undefined || said === undefined ? said : redactJson(said, redact);
     const parsed = attestationSchema.safeParse(told);
     if (

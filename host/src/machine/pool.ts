@@ -146,8 +146,8 @@ export class Pool {
     try {
       await this.#options.driver.pause(member.handle);
       this.#ready.push(member);
-    } catch {
-      this.#discard(member.handle, member.guest);
+    } catch (error) {
+      this.#discard(member.handle, member.guest, error);
     }
   }
 
@@ -233,9 +233,9 @@ export class Pool {
     this.#stoppingShells.add(shell);
     try {
       await this.#options.driver.pause(shell);
-    } catch {
+    } catch (error) {
       this.#shells.splice(this.#shells.indexOf(shell), 1);
-      this.#discard(shell);
+      this.#discard(shell, undefined, error);
     } finally {
       this.#stoppingShells.delete(shell);
     }
@@ -253,11 +253,12 @@ export class Pool {
     }
   }
 
-  #discard(handle: MachineHandle, guest?: GuestClient): void {
+  /** @param error what could not be done with it; undefined when its process is gone */
+  #discard(handle: MachineHandle, guest?: GuestClient, error?: unknown): void {
     guest?.close();
     this.#options.log.warn(
-      { op: "pool.discard", slot: handle.place.slot },
-      "a waiting machine has died; another takes its place",
+      { op: "pool.discard", slot: handle.place.slot, ...(error === undefined ? {} : { err: error }) },
+      `a waiting machine ${error === undefined ? "has died" : "cannot be used"}; another takes its place`,
     );
     this.#clear(handle.place.slot);
     this.#refill();
@@ -354,9 +355,12 @@ export class Pool {
 
   #refill(): void {
     if (this.#stopping.signal.aborted || this.#options.readyTarget === 0) return;
-    this.#refilling ??= this.#refillLoop().finally(() => {
-      this.#refilling = undefined;
-    });
+    // Not at once: what the loop does first may find that there is something to refill.
+    this.#refilling ??= Promise.resolve()
+      .then(() => this.#refillLoop())
+      .finally(() => {
+        this.#refilling = undefined;
+      });
   }
 
   async #refillLoop(): Promise<void> {
