@@ -205,6 +205,8 @@ export class Router {
           "link set lo up",
           "link set eth0 up",
           `route add default via ${GATEWAY_ADDRESS}`,
+          // The runtime takes it over: what is restored need not ask for it first.
+          `neigh add ${GATEWAY_ADDRESS} lladdr ${GATEWAY_MAC} dev eth0 nud permanent`,
         ]),
         // Before the link is up in either namespace nothing can have left by it.
         this.setEgress(slot, egress),
