@@ -170,7 +170,7 @@ async function main(): Promise<void> {
   const sweepImages = (): Promise<void> => pools.sweepImages(() => machines.templatesInUse());
   scope.defer(keepTidy(journal, reconciliation, sweepImages, log));
   // What an earlier host left in the slots goes first.
-  void reconciliation.idle().then(() => slots.keepSpare());
+  void reconciliation.idle().then(() => slots.keepSpares());
 
   let drained: Promise<void> | undefined;
   const health = async (): Promise<HostHealth> => ({

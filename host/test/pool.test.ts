@@ -2,6 +2,7 @@ import { Gate, silentLog } from "@torpor/base";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { Pool, type PoolOptions, type PristineMachine } from "../src/machine/pool.ts";
+import type { MachineHandle } from "../src/driver/driver.ts";
 import { MachineBench, NOTHING } from "./fakes/machine-bench.ts";
 
 const DISK_MIB = 4096;
@@ -71,7 +72,7 @@ describe("a pool", () => {
   test("fills up with machines that are restored, prepared, locked and paused, and with empty processes", async () => {
     const pool = open();
     await full(pool);
-    expect(pool.status).toEqual({ template: "base", ready: 2, target: 2, empty: 1 });
+    expect(pool.status).toEqual({ template: "base", ready: 2, target: 2, empty: 1, empty_target: 1 });
     const machines = [...bench.driver.machines.values()];
     const waiting = machines.filter(({ guest }) => guest !== undefined);
     expect(waiting.map(({ paused, guest }) => [paused, guest?.locked, guest?.preparations])).toEqual([
@@ -133,6 +134,23 @@ describe("a pool", () => {
     await until(() => bench.driver.kills === 1, 100);
     await full(pool, 2);
     expect(pool.status).toMatchObject({ ready: 1, empty: 1 });
+  });
+
+  test("starts empty processes at once for restores that are expected, and gives one out while it is started", async () => {
+    const pool = open();
+    await full(pool);
+    const restore = (): Promise<MachineHandle> => pool.restore(DISK_MIB, "", never, () => {});
+    const release = bench.driver.hold("prepare");
+    pool.expectRestores(4, DISK_MIB);
+    await until(() => bench.router.slots.size === 4, 0);
+    const both = Promise.all([restore(), restore()]);
+    release();
+    const slots = (await both).map(({ place }) => place.slot);
+    expect(slots).toHaveLength(new Set(slots).size);
+    expect(bench.router.slots.size).toBe(4);
+    for (const slot of slots) await bench.slots.clear(slot);
+    await until(() => pool.status.empty === 2, 100);
+    expect(pool.status.empty_target).toBe(2);
   });
 
   test("makes a machine with another disk from nothing, and keeps what waits", async () => {

@@ -2,7 +2,7 @@ import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { Slots } from "../src/machine/slots.ts";
+import { Slots, SPARE_NETWORKS } from "../src/machine/slots.ts";
 import { FakeDriver } from "./fakes/fake-driver.ts";
 import { FakeRouter } from "./fakes/fake-router.ts";
 
@@ -25,26 +25,33 @@ afterEach(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-describe("the place that is kept ahead", () => {
-  test("is the next that is asked for, and is made anew after it was taken", async () => {
-    slots.keepSpare();
+describe("places that are kept ahead", () => {
+  test("are the next that are asked for, and are made anew after one was taken", async () => {
+    slots.keepSpares();
     expect([...router.slots.keys()]).toEqual([1]);
+    await vi.waitFor(() => expect(router.slots.size).toBe(SPARE_NETWORKS), { timeout: 5_000 });
     expect(await slots.make(64, "none")).toMatchObject({ slot: 1 });
     expect(router.slots.get(1)).toBe("none");
-    await vi.waitFor(() => expect([...router.slots.keys()]).toEqual([1, 2]), { timeout: 5_000 });
+    await vi.waitFor(() => expect(router.slots.size).toBe(SPARE_NETWORKS + 1), { timeout: 5_000 });
     expect(await slots.sweep()).toMatchObject({ swept: [] });
   });
 
-  test("goes when all is tidied up, and does not come back", async () => {
-    slots.keepSpare();
+  test("are as many as are expected, no more", () => {
+    slots.expect(3);
+    slots.expect(2);
+    expect(router.slots.size).toBe(3);
+  });
+
+  test("go when all is tidied up, and do not come back", async () => {
+    slots.keepSpares();
     await slots.tidyUp();
-    slots.keepSpare();
+    slots.keepSpares();
     expect([router.slots.size, readdirSync(directory)]).toEqual([0, []]);
   });
 
-  test("keeps nobody from a place when its network cannot be made", async () => {
+  test("keep nobody from a place when their networks cannot be made", async () => {
     router.slots.set(1, "internet"); // left by an earlier host
-    slots.keepSpare();
+    slots.keepSpares();
     expect(await slots.make(64, "internet")).toMatchObject({ slot: 2 });
     await slots.tidyUp();
     expect([...router.slots.keys()]).toEqual([2]);

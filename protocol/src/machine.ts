@@ -328,8 +328,18 @@ export interface HostHealth {
   capacity: { cpus: number; memory_mb: number; disk_mb: number };
   /** `hibernated`: asleep in their images, using no memory and no CPU. */
   machines: { running: number; creating: number; hibernated: number };
-  /** Per template: machines that wait restored, how many are to, and runtime processes that wait empty. */
-  pool: { template: string; ready: number; target: number; empty: number }[];
+  pool: PoolStatus[];
+}
+
+/** What waits for one template. */
+export interface PoolStatus {
+  template: string;
+  /** Machines that wait restored, and how many are to. */
+  ready: number;
+  target: number;
+  /** Runtime processes that wait empty, and how many are to. */
+  empty: number;
+  empty_target: number;
 }
 
 /** A disagreement between the host's journal and what is on the machine. */

@@ -2,10 +2,8 @@ import { eventually } from "./eventually.ts";
 import type { Instance } from "./instance.ts";
 
 export interface PoolFullOptions {
-  /** Copies that are to wait at least. Default: as many as the pool keeps. */
+  /** Copies that are to wait at least, whatever else does. Default: as many as the pool keeps, and as many empty processes. */
   ready?: number;
-  /** Empty processes that are to wait beside them. Default 0. */
-  empty?: number;
   /** Default 60,000. */
   timeoutMs?: number;
 }
@@ -14,7 +12,7 @@ export interface PoolFullOptions {
 export async function poolFull(
   instance: Instance,
   template: string,
-  { ready, empty = 0, timeoutMs = 60_000 }: PoolFullOptions = {},
+  { ready, timeoutMs = 60_000 }: PoolFullOptions = {},
 ): Promise<void> {
   let seen: unknown;
   await eventually(
@@ -22,7 +20,9 @@ export async function poolFull(
     async () => {
       const mine = (await instance.host.health()).pool.find((pool) => pool.template === template);
       seen = mine;
-      return mine !== undefined && mine.ready >= (ready ?? mine.target) && mine.empty >= empty;
+      if (mine === undefined) return false;
+      if (ready !== undefined) return mine.ready >= ready;
+      return mine.ready >= mine.target && mine.empty >= mine.empty_target;
     },
     timeoutMs,
   );

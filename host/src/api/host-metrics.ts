@@ -14,6 +14,11 @@ export function renderMetrics(health: HostHealth): string {
     "# HELP torpor_host_pool_empty Runtime processes started and waiting for an image, by template.",
     "# TYPE torpor_host_pool_empty gauge",
     ...health.pool.map((pool) => `torpor_host_pool_empty{template="${pool.template}"} ${pool.empty}`),
+    "# HELP torpor_host_pool_empty_target Runtime processes the pool means to keep waiting, by template.",
+    "# TYPE torpor_host_pool_empty_target gauge",
+    ...health.pool.map(
+      (pool) => `torpor_host_pool_empty_target{template="${pool.template}"} ${pool.empty_target}`,
+    ),
     "# HELP torpor_host_pool_target Machines the pool means to keep waiting, by template.",
     "# TYPE torpor_host_pool_target gauge",
     ...health.pool.map((pool) => `torpor_host_pool_target{template="${pool.template}"} ${pool.target}`),

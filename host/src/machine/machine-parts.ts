@@ -30,7 +30,7 @@ export interface MachineSource {
 export interface MachineParts {
   journal: MachineJournal;
   driver: Driver;
-  slots: Pick<Slots, "placeOf" | "claim" | "clear" | "expect" | "release" | "stop">;
+  slots: Pick<Slots, "placeOf" | "claim" | "clear" | "release" | "stop">;
   router: Pick<Router, "setEgress">;
   source: MachineSource;
   images: ImageStore;

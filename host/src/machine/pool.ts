@@ -1,9 +1,11 @@
 import type { OnPlace } from "./sleep.ts";
 import { availableParallelism } from "node:os";
 import { type Clock, Gate, type Log, pause } from "@torpor/base";
+import type { PoolStatus } from "@torpor/protocol";
 import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
 import type { Golden } from "./golden.ts";
 import { GuestClient, type GuestPreparation } from "./guest-client.ts";
+import { resumed, Shells } from "./shells.ts";
 import type { Slots } from "./slots.ts";
 
 /** A machine restored from a golden snapshot, still locked: nobody's yet. */
@@ -26,7 +28,7 @@ export interface PoolOptions {
   log: Log;
   /** Machines kept restored, pinged and paused. 0 turns the pool off. */
   readyTarget: number;
-  /** Runtime processes kept started and empty, for misses. */
+  /** Runtime processes kept started and empty at least, see {@link Shells}. */
   shellTarget: number;
   /** Writable layer of what waits; another size is made on the spot. */
   diskMib: number;
@@ -41,8 +43,6 @@ export interface PoolOptions {
 const UP_TIMEOUT_MS = 30_000;
 /** Refilling waits until no create has been asked for this long: it would take the CPU of it and of its first command. */
 const QUIET_MS = 200;
-/** An empty process has its restore started ahead, and needs to run no more, after so long. */
-const SHELL_STARTED_MS = 500;
 /** How far back demand is looked at. */
 const DEMAND_WINDOW_MS = 5000;
 /** Most machines that wait, whatever the demand: at 25 MiB each, 400 MiB. */
@@ -59,14 +59,12 @@ const RETRY_MS = 500;
 export class Pool {
   readonly #options: PoolOptions;
   readonly #ready: PristineMachine[] = [];
-  readonly #shells: MachineHandle[] = [];
+  readonly #shells: Shells;
   readonly #creates: number[] = [];
   readonly #stopping = new AbortController();
   readonly #background = new Set<Promise<void>>();
   /** Of those ready: the ones that are resumed already, for a create that is expected. */
   readonly #awake = new Set<PristineMachine>();
-  /** Empty processes that are just being stopped: nobody's meanwhile. */
-  readonly #stoppingShells = new Set<MachineHandle>();
   /** Machines that were handed out, as long as anybody holds them. */
   readonly #leased = new WeakSet<MachineHandle>();
   #acquiring = 0;
@@ -76,20 +74,30 @@ export class Pool {
 
   constructor(options: PoolOptions) {
     this.#options = options;
+    this.#shells = new Shells({
+      driver: options.driver,
+      clock: options.clock,
+      least: options.shellTarget,
+      start: async (signal) => this.#prime(await this.#prepare(options.diskMib, signal)),
+      discard: (shell, error) => this.#discard(shell, undefined, error),
+      end: (shell) => this.#clear(shell.place.slot),
+      track: (work) => this.#track(work),
+    });
   }
 
-  get status(): { template: string; ready: number; target: number; empty: number } {
+  get status(): PoolStatus {
     return {
       template: this.#options.template.name,
       ready: this.#ready.length,
       target: this.#target(),
-      empty: this.#shells.length,
+      empty: this.#shells.waiting.length,
+      empty_target: this.#shells.target,
     };
   }
 
   /** Machines that wait, for the watch on their processes. */
   get members(): MachineHandle[] {
-    return [...this.#ready.map((member) => member.handle), ...this.#shells];
+    return [...this.#ready.map((member) => member.handle), ...this.#shells.waiting];
   }
 
   /** Starts filling up in the background. */
@@ -114,7 +122,7 @@ export class Pool {
         signal.throwIfAborted();
         const late = standard ? this.#takeReady() : undefined;
         if (late !== undefined) return this.#lease(late);
-        const shell = standard ? this.#takeShell() : undefined;
+        const shell = standard ? await this.#shells.take() : undefined;
         return this.#lease(await this.#fill(shell, diskMib, shell === undefined ? "cold" : "shell", signal));
       });
     } finally {
@@ -131,7 +139,8 @@ export class Pool {
    */
   expect(diskMib: number): void {
     const member = this.#ready.find((candidate) => !this.#awake.has(candidate));
-    if (diskMib !== this.#options.diskMib || member === undefined || !this.#wake(member.handle)) return;
+    if (diskMib !== this.#options.diskMib || member === undefined) return;
+    if (!resumed(this.#options.driver, member.handle)) return;
     this.#awake.add(member);
     // What a thawed agent is first asked takes it some milliseconds more than what comes next: this, and not its init.
     member.guest.health(EXPECT_MS).catch(() => {}); // a member that has died is found out when it is taken
@@ -166,7 +175,7 @@ export class Pool {
   ): Promise<MachineHandle> {
     this.#acquiring += 1;
     try {
-      const shell = diskMib === this.#options.diskMib ? this.#takeShell() : undefined;
+      const shell = diskMib === this.#options.diskMib ? await this.#shells.take() : undefined;
       if (shell !== undefined) this.#requireUnleased(shell);
       return await this.#restore(shell, diskMib, imageDir, signal, onPlace);
     } finally {
@@ -176,17 +185,24 @@ export class Pool {
     }
   }
 
+  /** So many images are about to be restored, of machines with this disk: empty processes are started for them meanwhile. */
+  expectRestores(count: number, diskMib: number): void {
+    if (diskMib !== this.#options.diskMib) return;
+    this.#shells.expect(count);
+    this.#refill();
+  }
+
   /** Ends every waiting machine. */
   async stop(): Promise<void> {
     this.#stopping.abort();
     await this.#refilling;
     await Promise.all(this.#background);
-    const handles = this.members;
-    for (const member of this.#ready) member.guest.close();
-    this.#ready.length = 0;
+    for (const { handle, guest } of this.#ready.splice(0)) {
+      guest.close();
+      this.#clear(handle.place.slot);
+    }
     this.#awake.clear();
-    this.#shells.length = 0;
-    for (const handle of handles) this.#clear(handle.place.slot);
+    this.#shells.close();
     await Promise.all(this.#background);
   }
 
@@ -212,45 +228,10 @@ export class Pool {
   #takeReady(): PristineMachine | undefined {
     for (let member = this.#ready.shift(); member !== undefined; member = this.#ready.shift()) {
       this.#awake.delete(member);
-      if (this.#wake(member.handle)) return member;
+      if (resumed(this.#options.driver, member.handle)) return member;
       this.#discard(member.handle, member.guest);
     }
     return undefined;
-  }
-
-  #takeShell(): MachineHandle | undefined {
-    for (;;) {
-      const index = this.#shells.findIndex((candidate) => !this.#stoppingShells.has(candidate));
-      const [shell] = index === -1 ? [] : this.#shells.splice(index, 1);
-      if (shell === undefined || this.#wake(shell)) return shell;
-      this.#discard(shell);
-    }
-  }
-
-  /** Stops an empty process until it is taken: the runtime polls, which is 2% of a CPU for as long as it waits. */
-  async #stopShell(shell: MachineHandle): Promise<void> {
-    if (this.#stopping.signal.aborted || !this.#shells.includes(shell)) return;
-    this.#stoppingShells.add(shell);
-    try {
-      await this.#options.driver.pause(shell);
-    } catch (error) {
-      this.#shells.splice(this.#shells.indexOf(shell), 1);
-      this.#discard(shell, undefined, error);
-    } finally {
-      this.#stoppingShells.delete(shell);
-    }
-  }
-
-  /** Resumes a waiting machine. Answers false for one that has died, be it at this moment. */
-  #wake(handle: MachineHandle): boolean {
-    const { driver } = this.#options;
-    try {
-      if (!driver.adopt(handle)) return false;
-      driver.resume(handle);
-      return true;
-    } catch {
-      return false;
-    }
   }
 
   /** @param error what could not be done with it; undefined when its process is gone */
@@ -364,25 +345,24 @@ export class Pool {
   }
 
   async #refillLoop(): Promise<void> {
-    const { driver, log, shellTarget, diskMib, restoreGate, clock } = this.#options;
+    const { driver, log, diskMib, restoreGate, clock } = this.#options;
     const { signal } = this.#stopping;
     while (!signal.aborted) {
-      const wantReady = this.#ready.length < this.#target();
-      if (!wantReady && this.#shells.length >= shellTarget) return;
+      const isHurried = this.#shells.areShort;
+      const wantReady = !isHurried && this.#ready.length < this.#target();
+      if (!wantReady && this.#shells.waiting.length >= this.#shells.target) return;
       const quietFor = clock.monotonic() - this.#lastAsked;
-      if (this.#acquiring > 0 || quietFor < QUIET_MS) {
+      if (this.#acquiring > 0 || (!isHurried && quietFor < QUIET_MS)) {
         await pause(clock, this.#acquiring > 0 ? QUIET_MS : QUIET_MS - quietFor, this.#stopping.signal);
         continue;
       }
       try {
         await restoreGate.run(async () => {
           if (!wantReady) {
-            const shell = await this.#prime(await this.#prepare(diskMib, signal));
-            this.#shells.push(shell);
-            clock.after(SHELL_STARTED_MS, () => this.#track(this.#stopShell(shell)));
+            await this.#shells.add(signal);
             return;
           }
-          const member = await this.#fill(this.#takeShell(), diskMib, "pool", signal);
+          const member = await this.#fill(this.#shells.takeWaiting(), diskMib, "pool", signal);
           try {
             await driver.pause(member.handle);
             this.#ready.push(member);

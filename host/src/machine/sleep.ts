@@ -28,6 +28,8 @@ export interface RestoreTarget {
     signal: AbortSignal,
     onPlace: OnPlace,
   ): Promise<MachineHandle>;
+  /** So many images that stand on this template are about to be restored: what they need is begun meanwhile. */
+  expectRestores(templateHash: string, diskMib: number, count: number): void;
   /** Boots a template anew, as it was built. On an error nothing stays. @param onPlace as of {@link RestoreTarget.restore} */
   boot(
     templateHash: string,
@@ -177,6 +179,11 @@ export class Sleep {
         if (!image.memory || !isConnecting || tries === CHECKPOINT_TRIES) throw error;
       }
     }
+  }
+
+  /** A machine is being written of which so many copies will be made at once: what those need is begun meanwhile. */
+  expectCopies({ templateHash, spec }: MachineEntry, count: number): void {
+    this.#options.target.expectRestores(templateHash, spec.disk_mb, count);
   }
 
   /**

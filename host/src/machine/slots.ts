@@ -14,7 +14,11 @@ const SWEEP_WIDTH = 4;
 /** What is made ahead may go anywhere, as most machines may; nothing runs in it yet. */
 const AHEAD_EGRESS: NetworkPolicy = "internet";
 const LAPSE_MS = 10_000;
+/** Networks kept made for whoever comes next: as many as a fork restores at once. Each is some 0.1 MiB of the kernel's memory. */
+export const SPARE_NETWORKS = 8;
 const REPLENISH_AFTER_MS = 1_000;
+/** Between two of them: each takes some 20 ms of a CPU, in the background. */
+const REPLENISH_EVERY_MS = 100;
 /** What a slot whose processes are gone has left is removed after so long. */
 const TIDY_AFTER_MS = 25;
 
@@ -42,7 +46,7 @@ export class Slots {
   /** Taken for places that will be asked for. */
   readonly #ahead: { slot: number; network: Promise<SlotNetwork> }[] = [];
   #lapse: NodeJS.Timeout | undefined;
-  /** As many of those ahead are kept, see {@link Slots.keepSpare}. */
+  /** As many of those ahead are kept, see {@link Slots.keepSpares}. */
   #spares = 0;
   #isClosing = false;
   #replenishing: NodeJS.Timeout | undefined;
@@ -84,32 +88,35 @@ export class Slots {
   }
 
   /**
-   * Begins to make the networks of places that will be asked for in a moment, which is mostly waiting. Those that nobody has
-   * taken after ten seconds are removed.
+   * So many places will be asked for in a moment: begins to make the networks that are not there yet, which is mostly waiting.
+   * Those that nobody has taken after ten seconds are removed.
    */
   expect(count: number): void {
-    for (let index = 0; index < count && this.#taken.size < MAX_SLOT; index++) this.#makeAhead();
+    while (this.#ahead.length < count && this.#taken.size < MAX_SLOT) void this.#makeAhead();
     clearTimeout(this.#lapse);
     this.#lapse = setTimeout(() => this.#dropAhead(), LAPSE_MS).unref();
   }
 
   /**
-   * Keeps the network of one place made from now on, for a machine that nothing was prepared for: it is the longest of what
-   * a place needs. Made anew a second after it was taken, when whoever took it has its machine.
+   * Keeps the networks of some places made from now on, for machines that nothing was prepared for: they are the longest of what
+   * a place needs. Made anew one by one from a second on after one was taken, when whoever took it has its machine.
    */
-  keepSpare(): void {
+  keepSpares(): void {
     if (this.#isClosing) return;
-    this.#spares = 1;
+    this.#spares = SPARE_NETWORKS;
     this.#replenishing = undefined;
-    if (this.#ahead.length < this.#spares && this.#taken.size < MAX_SLOT) this.#makeAhead();
+    if (this.#ahead.length >= this.#spares || this.#taken.size >= MAX_SLOT) return;
+    this.#makeAhead().then(
+      () => this.#replenishAfter(REPLENISH_EVERY_MS),
+      () => {}, // the next that is taken has it tried again
+    );
   }
 
-  #replenishLater(): void {
-    if (this.#spares === 0) return;
-    this.#replenishing ??= setTimeout(() => this.keepSpare(), REPLENISH_AFTER_MS).unref();
+  #replenishAfter(ms: number): void {
+    if (this.#spares > 0) this.#replenishing ??= setTimeout(() => this.keepSpares(), ms).unref();
   }
 
-  #makeAhead(): void {
+  #makeAhead(): Promise<SlotNetwork> {
     const slot = this.#pick();
     const ahead = { slot, network: this.#options.router.addSlot(slot, AHEAD_EGRESS) };
     this.#ahead.push(ahead);
@@ -118,12 +125,13 @@ export class Slots {
       const index = this.#ahead.indexOf(ahead);
       if (index !== -1) this.#drop(this.#ahead.splice(index, 1));
     });
+    return ahead.network;
   }
 
   /** Undefined when none was made ahead, or it could not be made. */
   async #takeAhead(): Promise<SlotNetwork | undefined> {
     const ahead = this.#ahead.shift();
-    this.#replenishLater();
+    this.#replenishAfter(REPLENISH_AFTER_MS);
     const network = await ahead?.network.catch(() => undefined);
     if (ahead !== undefined && network === undefined) this.#drop([ahead]);
     return network;

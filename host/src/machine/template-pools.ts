@@ -3,6 +3,7 @@ import {
   CodedError,
   type ImageCredentials,
   imageTemplateSchema,
+  type PoolStatus,
   type Template,
   type TemplateBuildEvent,
 } from "@torpor/protocol";
@@ -126,12 +127,15 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     onPlace: OnPlace,
   ): Promise<MachineHandle> {
     const { driver, limits } = this.#options;
-    for (const opening of this.#open.values()) {
-      const open = await opening.catch(() => undefined);
-      if (open?.template.hash === templateHash) return open.pool.restore(diskMib, imageDir, signal, onPlace);
-    }
+    const pool = await this.#poolOf(templateHash);
+    if (pool !== undefined) return pool.restore(diskMib, imageDir, signal, onPlace);
     const root = await this.#rootOf(templateHash);
     return this.#inNewPlace(diskMib, onPlace, (place) => driver.start(root, place, limits, imageDir, signal));
+  }
+
+  expectRestores(templateHash: string, diskMib: number, count: number): void {
+    this.#options.slots.expect(count);
+    void this.#poolOf(templateHash).then((pool) => pool?.expectRestores(count, diskMib));
   }
 
   async boot(
@@ -144,6 +148,15 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     const root = await this.#rootOf(templateHash);
     const { driver } = this.#options;
     return this.#inNewPlace(diskMib, onPlace, (place) => driver.boot(root, place, limits, signal));
+  }
+
+  /** The one that serves this build of a template, if there is one. */
+  async #poolOf(templateHash: string): Promise<Pool | undefined> {
+    for (const opening of this.#open.values()) {
+      const open = await opening.catch(() => undefined);
+      if (open?.template.hash === templateHash) return open.pool;
+    }
+    return undefined;
   }
 
   /** Not by the golden snapshot, which may be none that this Torpor makes new machines from. */
@@ -182,7 +195,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
     });
   }
 
-  async status(): Promise<{ template: string; ready: number; target: number; empty: number }[]> {
+  async status(): Promise<PoolStatus[]> {
     const settled = await Promise.allSettled(this.#open.values());
     return settled.flatMap((outcome) =>
       outcome.status === "fulfilled" && !outcome.value.pool.status.template.startsWith(IMAGE)

@@ -105,6 +105,7 @@ export class MachineBench {
         restore: (_hash, diskMib, imageDir, signal, onPlace) => start(diskMib, imageDir, signal, onPlace),
         boot: (_hash, diskMib, _limits, signal, onPlace) => start(diskMib, "", signal, onPlace),
         templateOf: () => Promise.resolve({ newestUnix: 1, preparation: {} }),
+        expectRestores: () => {},
       },
       clear: (slot) => this.slots.clear(slot),
       router: this.router,

@@ -100,7 +100,7 @@ export async function snapshot(
   snapshotId: string,
   { name = null, copies = 0, defaults }: SnapshotOptions,
 ): Promise<MachineSnapshot> {
-  const { sleep, journal, images, slots } = held.parts;
+  const { sleep, journal, images } = held.parts;
   let writing: Promise<ImageManifest> | undefined;
   await held.move("snapshot", live, async (signal) => {
     try {
@@ -111,7 +111,7 @@ export async function snapshot(
       }
       held.entry.state = "snapshotting";
       journal.commit(held.entry);
-      slots.expect(Math.min(copies, COPIES_AT_ONCE));
+      if (copies > 0) sleep.expectCopies(held.entry, Math.min(copies, COPIES_AT_ONCE));
       await held.activity.untilBriefEnded(FINISH_WITHIN_MS, signal);
       const kind = copies > 0 ? "fork" : "snapshot";
       const image = { id: snapshotId, kind, name, defaults, memory: true } as const;
