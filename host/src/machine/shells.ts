@@ -20,7 +20,7 @@ export interface ShellsOptions {
 const STARTED_MS = 500;
 /** How far back demand is looked at: an agent forks and wakes its sandboxes turn by turn. */
 const DEMAND_WINDOW_MS = 60_000;
-/** Most that wait, whatever the demand: as many as a fork restores at once. At some 20 MiB each, 160 MiB for a minute. */
+/** Most that wait, whatever the demand: as many as a fork restores at once. At some 14 MiB each, 110 MiB for a minute. */
 const MOST = 8;
 /** How long those that are expected to be asked for are made: an image is written meanwhile. */
 const EXPECT_MS = 10_000;
