@@ -211,15 +211,11 @@ export class SandboxStore {
     way: readonly SandboxState[],
     changes: SandboxChanges = {},
   ): Promise<SandboxRecord | undefined> {
-    const starts = [record.state, ...way];
-    for (const [index, state] of way.entries()) {
-      const from = starts[index] ?? state;
-      if (!canTransition(from, state))
-        throw new Error(`sandbox ${record.id} cannot go from ${from} to ${state}`);
-    }
     return await this.#write(async (transaction) => {
       let current: SandboxRecord | undefined = record;
       for (const [index, state] of way.entries()) {
+        if (!canTransition(current.state, state))
+          throw new Error(`sandbox ${record.id} cannot go from ${current.state} to ${state}`);
         const told = index === way.length - 1 ? changes : {};
         current = await this.#update(transaction, current, { ...changedColumns(told), state }, told);
         if (current === undefined) return undefined; // the first: the row is this transaction's after it
