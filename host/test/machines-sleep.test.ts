@@ -504,6 +504,9 @@ describe("snapshots", () => {
     await bench.machines.removeSnapshot(id);
     expect(bench.imagesInPlace).toEqual([]);
     await bench.machines.snapshot("one", newSnapshotId(), { copies: 1 });
+    await bench.machines.snapshot("one", newSnapshotId(), { copies: 20 });
+    await bench.machines.snapshot("one", newSnapshotId());
+    expect(bench.expectedRestores.map(([, , count]) => count)).toEqual([2, 1, 8]);
     await bench.restart();
     expect(bench.imagesInPlace).toEqual([]);
   });

@@ -101,8 +101,28 @@ describe("empty processes", () => {
     expect(shells.areShort).toBe(false);
     shells.expect(100);
     expect([shells.areShort, shells.target]).toEqual([true, 8]);
+    await fill();
+    expect(shells.areShort).toBe(false);
     clock.advance(10_001);
-    expect([shells.areShort, shells.target]).toEqual([false, 1]);
+    await Promise.all(work);
+    expect([shells.areExpected, shells.target, shells.waiting.length, ended.length]).toEqual([
+      false,
+      1,
+      1,
+      7,
+    ]);
+  });
+
+  test("are given up a minute after each was asked for, whenever that was", async () => {
+    for (let index = 0; index < 3; index++) await taken();
+    clock.advance(30_000);
+    for (let index = 0; index < 2; index++) await taken();
+    await fill();
+    expect(shells.waiting.length).toBe(5);
+    clock.advance(30_002);
+    expect(shells.waiting.length).toBe(2);
+    clock.advance(30_000);
+    expect(shells.waiting.length).toBe(1);
   });
 
   test("count what is expected and then asked for once", async () => {

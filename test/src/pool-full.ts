@@ -22,7 +22,7 @@ export async function poolFull(
       seen = mine;
       if (mine === undefined) return false;
       if (ready !== undefined) return mine.ready >= ready;
-      return mine.ready >= mine.target && mine.empty >= mine.empty_target;
+      return mine.ready >= mine.target && mine.empty === mine.empty_target;
     },
     timeoutMs,
   );

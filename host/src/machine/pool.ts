@@ -70,6 +70,8 @@ export class Pool {
   #acquiring = 0;
   #lastAsked = 0;
   #refilling: Promise<void> | undefined;
+  /** Ends the pause of the refill, if it makes one. */
+  #hurry = new AbortController();
   #failures = 0;
 
   constructor(options: PoolOptions) {
@@ -95,7 +97,7 @@ export class Pool {
     };
   }
 
-  /** Machines that wait, for the watch on their processes. */
+  /** Machines that wait. */
   get members(): MachineHandle[] {
     return [...this.#ready.map((member) => member.handle), ...this.#shells.waiting];
   }
@@ -189,6 +191,7 @@ export class Pool {
   expectRestores(count: number, diskMib: number): void {
     if (diskMib !== this.#options.diskMib) return;
     this.#shells.expect(count);
+    this.#hurry.abort();
     this.#refill();
   }
 
@@ -348,17 +351,17 @@ export class Pool {
     const { driver, log, diskMib, restoreGate, clock } = this.#options;
     const { signal } = this.#stopping;
     while (!signal.aborted) {
-      const isHurried = this.#shells.areShort;
-      const wantReady = !isHurried && this.#ready.length < this.#target();
+      const wantReady = this.#ready.length < this.#target();
       if (!wantReady && this.#shells.waiting.length >= this.#shells.target) return;
-      const quietFor = clock.monotonic() - this.#lastAsked;
-      if (this.#acquiring > 0 || (!isHurried && quietFor < QUIET_MS)) {
-        await pause(clock, this.#acquiring > 0 ? QUIET_MS : QUIET_MS - quietFor, this.#stopping.signal);
+      const waitMs = this.#refillWaits();
+      if (waitMs > 0) {
+        this.#hurry = new AbortController();
+        await pause(clock, waitMs, AbortSignal.any([signal, this.#hurry.signal]));
         continue;
       }
       try {
         await restoreGate.run(async () => {
-          if (!wantReady) {
+          if (!wantReady || this.#shells.areShort) {
             await this.#shells.add(signal);
             return;
           }
@@ -384,6 +387,15 @@ export class Pool {
         await pause(clock, Math.min(RETRY_MS * 2 ** this.#failures, 60_000), this.#stopping.signal);
       }
     }
+  }
+
+  /** Milliseconds before it is asked again. 0: now. */
+  #refillWaits(): number {
+    const { clock } = this.#options;
+    if (this.#acquiring > 0) return QUIET_MS;
+    if (this.#shells.areShort) return 0;
+    if (this.#shells.areExpected) return QUIET_MS; // an image is being written
+    return Math.max(0, QUIET_MS - (clock.monotonic() - this.#lastAsked));
   }
 }
 

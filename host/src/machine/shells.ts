@@ -20,7 +20,7 @@ export interface ShellsOptions {
 const STARTED_MS = 500;
 /** How far back demand is looked at: an agent forks and wakes its sandboxes turn by turn. */
 const DEMAND_WINDOW_MS = 60_000;
-/** Most that wait, whatever the demand: as many as a fork restores at once. At some 14 MiB each, 110 MiB for a minute. */
+/** Most that wait because they were asked for: as many as a fork restores at once. At some 14 MiB each, 110 MiB for a minute. */
 const MOST = 8;
 /** How long those that are expected to be asked for are made: an image is written meanwhile. */
 const EXPECT_MS = 10_000;
@@ -40,7 +40,7 @@ export class Shells {
   readonly #asked: number[] = [];
   #expected = 0;
   #forgetExpected = (): void => {};
-  #isTrimming = false;
+  #trimNoMore = (): void => {};
 
   constructor(options: ShellsOptions) {
     this.#options = options;
@@ -58,6 +58,11 @@ export class Shells {
     return Math.max(least, Math.min(MOST, Math.max(this.#asked.length, this.#expected)));
   }
 
+  /** Whether some are about to be asked for. */
+  get areExpected(): boolean {
+    return this.#expected > 0;
+  }
+
   /** Whether more are about to be asked for than there are: they are to be started at once. */
   get areShort(): boolean {
     return this.#expected > this.#waiting.length;
@@ -70,6 +75,7 @@ export class Shells {
     this.#forgetExpected();
     this.#forgetExpected = this.#options.clock.after(EXPECT_MS, () => {
       this.#expected = 0;
+      this.#trim();
     });
   }
 
@@ -83,6 +89,7 @@ export class Shells {
       if (this.#coming !== coming) return;
       this.#waiting.push(shell);
       clock.after(STARTED_MS, () => track(this.#stop(shell)));
+      this.#trim();
     } finally {
       if (this.#coming === coming) this.#coming = undefined;
     }
@@ -90,10 +97,10 @@ export class Shells {
 
   /** One that waits, else the one that is being started; undefined when there is neither. The caller's from then on. */
   async take(): Promise<MachineHandle | undefined> {
-    const { clock } = this.#options;
+    const { clock, least } = this.#options;
+    if (least === 0) return undefined;
     this.#asked.push(clock.monotonic());
     this.#expected = Math.max(0, this.#expected - 1);
-    this.#trimLater();
     const shell = this.takeWaiting();
     if (shell !== undefined) return shell;
     const coming = this.#coming;
@@ -115,6 +122,7 @@ export class Shells {
   /** Gives up all that wait. */
   close(): void {
     this.#forgetExpected();
+    this.#trimNoMore();
     for (const shell of this.#waiting.splice(0)) this.#options.end(shell);
   }
 
@@ -137,18 +145,18 @@ export class Shells {
     }
   }
 
-  /** Gives up those that nobody has asked for as often for a while. */
-  #trimLater(): void {
-    if (this.#isTrimming) return;
-    this.#isTrimming = true;
-    this.#options.clock.after(DEMAND_WINDOW_MS + 1, () => {
-      this.#isTrimming = false;
-      for (const shell of this.#waiting.slice(this.target)) {
-        this.#remove(shell);
-        this.#options.end(shell);
-      }
-      if (this.#asked.length > 0) this.#trimLater();
-    });
+  /** Gives up those that nobody wants any more, and again whenever fewer may be wanted. */
+  #trim(): void {
+    const { clock, end, least } = this.#options;
+    this.#trimNoMore();
+    for (const shell of this.#waiting.slice(this.target)) {
+      this.#remove(shell);
+      end(shell);
+    }
+    const oldest = this.#asked[0];
+    if (this.#waiting.length <= least || oldest === undefined) return; // what is expected has a clock of its own
+    const lapsesInMs = oldest + DEMAND_WINDOW_MS + 1 - clock.monotonic();
+    this.#trimNoMore = clock.after(lapsesInMs, () => this.#trim());
   }
 }
 

@@ -88,7 +88,7 @@ export class Slots {
   }
 
   /**
-   * So many places will be asked for in a moment: begins to make the networks that are not there yet, which is mostly waiting.
+   * So many places will be asked for in a moment, by all who say so: begins to make the networks that are not there yet, which is mostly waiting.
    * Those that nobody has taken after ten seconds are removed.
    */
   expect(count: number): void {
@@ -99,7 +99,7 @@ export class Slots {
 
   /**
    * Keeps the networks of some places made from now on, for machines that nothing was prepared for: they are the longest of what
-   * a place needs. Made anew one by one from a second on after one was taken, when whoever took it has its machine.
+   * a place needs. Made anew one by one, from a second after the first was taken on, when whoever took it has its machine.
    */
   keepSpares(): void {
     if (this.#isClosing) return;

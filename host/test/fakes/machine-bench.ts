@@ -30,6 +30,8 @@ class FillableJournal extends Journal {
 export class MachineBench {
   readonly directory = mkdtempSync(join(tmpdir(), "torpor-test-machines-"));
   readonly clock = new FakeClock();
+  /** Restores that were announced: the template's hash, the disk in MiB, how many. */
+  readonly expectedRestores: [string, number, number][] = [];
   /** What machines go by, from the next restart on. */
   timekeeper: Clock = this.clock;
   readonly driver = new FakeDriver();
@@ -105,7 +107,7 @@ export class MachineBench {
         restore: (_hash, diskMib, imageDir, signal, onPlace) => start(diskMib, imageDir, signal, onPlace),
         boot: (_hash, diskMib, _limits, signal, onPlace) => start(diskMib, "", signal, onPlace),
         templateOf: () => Promise.resolve({ newestUnix: 1, preparation: {} }),
-        expectRestores: () => {},
+        expectRestores: (...expected) => void this.expectedRestores.push(expected),
       },
       clear: (slot) => this.slots.clear(slot),
       router: this.router,
