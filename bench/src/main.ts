@@ -109,7 +109,13 @@ const template = join(templateCacheDir(), "by-name", TEMPLATE);
   if (wanted("pause"))
     await part("pause", {}, (instance) => pauseAndResume(instance, bare, TEMPLATE, rounds));
   if (wanted("fork"))
-    await part("fork", {}, (instance) => forkOfEight(instance, bare, TEMPLATE, 40, Math.min(rounds, 5)));
+    for (const [name, env] of [
+      ["the first for a while", { TORPOR_POOL_DEMAND_SECONDS: "1" }],
+      ["again within a minute", {}],
+    ] as const)
+      await part(`fork, ${name}`, { env }, (instance) =>
+        forkOfEight(instance, bare, { template: TEMPLATE, megabytes: 40, name, rounds: few }),
+      );
 }
 if (wanted("e2b")) await part("E2B", {}, (instance) => e2bExec(instance, Math.ceil(rounds / 5)));
 if (wanted("exec")) await part("exec", {}, (instance) => execRoundTrip(instance, Math.ceil(rounds / 5)));

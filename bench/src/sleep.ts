@@ -201,71 +201,59 @@ export async function pauseAndResume(
   return [...ratio("pause", pause?.p50), ...ratio("resume", resume?.p50)];
 }
 
-/** After so long the empty processes that an earlier fork asked for have been given up (`host/src/machine/shells.ts`). */
-const FORGOTTEN_MS = 62_000;
-
 /**
- * A fork of 8 through the SDK, against 8 bare restores of the same image beside each other, all with memory cold. `first`: nobody
- * has forked or woken anything for a minute, and two empty processes wait, as by default; `again`: within a minute.
+ * A fork of 8 through the SDK, against 8 bare restores of the same image beside each other, all with memory cold.
+ *
+ * @param name which one it is: how many empty processes wait depends on what was asked for before
  */
 export async function forkOfEight(
   instance: Instance,
   bare: BareRuntime,
-  template: string,
-  megabytes: number,
-  rounds: number,
+  {
+    template,
+    megabytes,
+    name,
+    rounds,
+  }: { template: string; megabytes: number; name: string; rounds: number },
 ): Promise<Figure[]> {
   await using parent = await filled(instance, template, megabytes, "incompressible");
   const { snapshots } = new Torpor({ url: instance.url, apiKey: instance.apiKey });
-  const readings = { first: [] as number[], again: [] as number[], restore: [] as number[] };
+  const forks: number[] = [];
+  const restores: number[] = [];
   const atRest = async (): Promise<void> => {
     await poolAtRest(instance, template);
     await settle("cold", megabytes);
   };
-  const fork = async (): Promise<number> => {
+  for (let round = -1; round < rounds; round++) {
     await atRest();
     const startedAt = performance.now();
     const { children, failures } = await parent.fork({ count: CHILDREN });
-    const tookMs = performance.now() - startedAt;
+    const forkMs = performance.now() - startedAt;
     await Promise.all(children.map((child) => child.destroy()));
     if (failures.length > 0) throw failures[0];
-    return tookMs;
-  };
-  for (let round = -1; round < rounds; round++) {
-    if (round >= 0) await delay(FORGOTTEN_MS);
-    const firstMs = await fork();
-    const againMs = await fork();
     const snapshot = await parent.snapshot();
     await atRest();
     const restoreMs = await bare.restoreTogether(onlyImage(instance), CHILDREN);
     await snapshots.delete(snapshot.id);
     if (round < 0) continue;
-    readings.first.push(firstMs);
-    readings.again.push(againMs);
-    readings.restore.push(restoreMs);
+    forks.push(forkMs);
+    restores.push(restoreMs);
   }
-  const restore = summarize(readings.restore);
-  const against = (name: string, turns: number[]): Figure[] => {
-    const { p50 } = summarize(turns);
-    return [
-      { name: `fork of ${CHILDREN}, ${megabytes} MB, ${name}, p50`, value: p50, unit: "ms" },
-      {
-        name: "  ratio to bare restores",
-        value: p50 / restore.p50,
-        unit: "x",
-        most: 1.3,
-        against: `runsc restore, n=${restore.count}`,
-      },
-    ];
-  };
+  const [fork, restore] = [summarize(forks), summarize(restores)];
   return [
     {
       name: `${CHILDREN} bare \`runsc restore\` together, ${megabytes} MB, p50`,
       value: restore.p50,
       unit: "ms",
     },
-    ...against("the first in a minute", readings.first),
-    ...against("again within a minute", readings.again),
+    { name: `fork of ${CHILDREN}, ${megabytes} MB, ${name}, p50`, value: fork.p50, unit: "ms" },
+    {
+      name: "  ratio to bare restores",
+      value: fork.p50 / restore.p50,
+      unit: "x",
+      most: 1.3,
+      against: `runsc restore, n=${restore.count}`,
+    },
   ];
 }
 

@@ -20,6 +20,8 @@ const configSchema = z.object({
   TORPOR_PLATFORM: z.enum(["systrap", "ptrace"]).default("systrap"),
   TORPOR_POOL_TARGET: count(64).default(3),
   TORPOR_POOL_SHELLS: count(64).default(2),
+  /** How long as many empty processes are kept as were asked for in that time: an agent forks and wakes turn by turn. */
+  TORPOR_POOL_DEMAND_SECONDS: count(3_600).default(60),
   TORPOR_APT_MIRROR: z.string().optional(),
   /** Folder of container images that templates can be built from by name; default `images` in the state directory. */
   TORPOR_IMAGES: absolutePath.optional(),
@@ -78,6 +80,7 @@ export interface HostConfig {
   platform: "systrap" | "ptrace";
   poolTarget: number;
   poolShells: number;
+  poolDemandMs: number;
   aptMirror: string | undefined;
   resolvers: readonly string[] | undefined;
   images: {
@@ -111,6 +114,7 @@ export function readConfig(environment: NodeJS.ProcessEnv): HostConfig {
     platform: values.TORPOR_PLATFORM,
     poolTarget: values.TORPOR_POOL_TARGET,
     poolShells: values.TORPOR_POOL_SHELLS,
+    poolDemandMs: values.TORPOR_POOL_DEMAND_SECONDS * 1_000,
     aptMirror: values.TORPOR_APT_MIRROR,
     resolvers: values.TORPOR_RESOLVERS,
     images: {

@@ -104,6 +104,7 @@ async function main(): Promise<void> {
     restoreGate: new Gate(defaultRestoreWidth()),
     readyTarget: config.poolTarget,
     shellTarget: config.poolTarget === 0 ? 0 : config.poolShells,
+    shellDemandMs: config.poolDemandMs,
     diskMib: POOL_DISK_MIB,
     limits: { cpu: availableParallelism(), memoryMib: POOL_MEMORY_MIB },
     preparation: () => ({

@@ -20,6 +20,7 @@ describe("the host's configuration", () => {
       platform: "systrap",
       poolTarget: 3,
       poolShells: 2,
+      poolDemandMs: 60_000,
       aptMirror: undefined,
       agentPatienceMs: 30_000,
       diskWatermarkPercent: 90,

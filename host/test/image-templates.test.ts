@@ -38,6 +38,7 @@ beforeEach(async () => {
     restoreGate: new Gate(1),
     readyTarget: 0,
     shellTarget: 0,
+    shellDemandMs: 60_000,
     diskMib: 64,
     limits: { cpu: 1, memoryMib: 64 },
     preparation: () => ({ machine_id: "" }),

@@ -35,6 +35,7 @@ function open(options: Partial<PoolOptions> = {}): Pool {
     log: silentLog,
     readyTarget: 2,
     shellTarget: 1,
+    shellDemandMs: 60_000,
     diskMib: DISK_MIB,
     limits: { cpu: 1, memoryMib: 512 },
     preparation: () => ({ machine_id: "prepared" }),

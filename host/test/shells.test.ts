@@ -31,6 +31,7 @@ function open(least = 1): Shells {
     },
     clock,
     least,
+    demandMs: 60_000,
     start: async () => {
       const slot = (started += 1);
       await hold;

@@ -30,6 +30,8 @@ export interface PoolOptions {
   readyTarget: number;
   /** Runtime processes kept started and empty at least, see {@link Shells}. */
   shellTarget: number;
+  /** How far back the demand for them is looked at. */
+  shellDemandMs: number;
   /** Writable layer of what waits; another size is made on the spot. */
   diskMib: number;
   /** Limits while it waits; the lease sets its own. */
@@ -80,6 +82,7 @@ export class Pool {
       driver: options.driver,
       clock: options.clock,
       least: options.shellTarget,
+      demandMs: options.shellDemandMs,
       start: async (signal) => this.#prime(await this.#prepare(options.diskMib, signal)),
       discard: (shell, error) => this.#discard(shell, undefined, error),
       end: (shell) => this.#clear(shell.place.slot),

@@ -6,6 +6,8 @@ export interface ShellsOptions {
   clock: Clock;
   /** Kept whatever was asked for. 0: none is kept. */
   least: number;
+  /** How far back demand is looked at. */
+  demandMs: number;
   /** Starts one. */
   start: (signal: AbortSignal) => Promise<MachineHandle>;
   /** Told of one that is no use, and is nobody's any more. `error`: what could not be done with it, if its process is there. */
@@ -18,16 +20,14 @@ export interface ShellsOptions {
 
 /** One has its restore started ahead, and needs to run no more, after so long. */
 const STARTED_MS = 500;
-/** How far back demand is looked at: an agent forks and wakes its sandboxes turn by turn. */
-const DEMAND_WINDOW_MS = 60_000;
-/** Most that wait because they were asked for: as many as a fork restores at once. At some 14 MiB each, 110 MiB for a minute. */
+/** Most that wait because they were asked for: as many as a fork restores at once. At some 14 MiB each, 110 MiB. */
 const MOST = 8;
 /** How long those that are expected to be asked for are made: an image is written meanwhile. */
 const EXPECT_MS = 10_000;
 
 /**
  * Runtime processes of one template, started and empty, for whatever image is restored next. As many wait as were asked for
- * within the last minute, within bounds; each is given out once.
+ * lately, within bounds; each is given out once.
  */
 export class Shells {
   readonly #options: ShellsOptions;
@@ -51,9 +51,9 @@ export class Shells {
   }
 
   get target(): number {
-    const { least, clock } = this.#options;
+    const { least, demandMs, clock } = this.#options;
     if (least === 0) return 0;
-    const since = clock.monotonic() - DEMAND_WINDOW_MS;
+    const since = clock.monotonic() - demandMs;
     while ((this.#asked[0] ?? since) < since) this.#asked.shift();
     return Math.max(least, Math.min(MOST, Math.max(this.#asked.length, this.#expected)));
   }
@@ -147,7 +147,7 @@ export class Shells {
 
   /** Gives up those that nobody wants any more, and again whenever fewer may be wanted. */
   #trim(): void {
-    const { clock, end, least } = this.#options;
+    const { clock, demandMs, end, least } = this.#options;
     this.#trimNoMore();
     for (const shell of this.#waiting.slice(this.target)) {
       this.#remove(shell);
@@ -155,7 +155,7 @@ export class Shells {
     }
     const oldest = this.#asked[0];
     if (this.#waiting.length <= least || oldest === undefined) return; // what is expected has a clock of its own
-    const lapsesInMs = oldest + DEMAND_WINDOW_MS + 1 - clock.monotonic();
+    const lapsesInMs = oldest + demandMs + 1 - clock.monotonic();
     this.#trimNoMore = clock.after(lapsesInMs, () => this.#trim());
   }
 }

@@ -34,6 +34,7 @@ export interface TemplatePoolsOptions {
   restoreGate: Gate;
   readyTarget: number;
   shellTarget: number;
+  shellDemandMs: number;
   diskMib: number;
   limits: MachineLimits;
   /** What waiting copies are given ahead. */
@@ -223,6 +224,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
       log,
       readyTarget,
       shellTarget,
+      shellDemandMs,
       diskMib,
       limits,
       restoreGate,
@@ -254,6 +256,7 @@ export class TemplatePools implements MachineSource, RestoreTarget {
       // A template is built from it now and then: nothing waits for that.
       readyTarget: isUnnamedImage ? 0 : readyTarget,
       shellTarget: isUnnamedImage ? 0 : shellTarget,
+      shellDemandMs,
       diskMib,
       limits,
       restoreGate,
