@@ -169,6 +169,10 @@ func TestAFreezeIsAPauseToWhoFollowsACommand(t *testing.T) {
 		if n > (freezes+1)*600_000 && freezes < 4 {
 			freezes++
 			cut <- struct{}{}
+			// Else all may have been read before the first freeze comes about.
+			for tries := 0; tries < 100 && !s.agent.gate.Locked(); tries++ {
+				time.Sleep(5 * time.Millisecond)
+			}
 		}
 	}
 	done := make(chan struct{})
