@@ -3,6 +3,7 @@ import { availableParallelism } from "node:os";
 import { type Clock, Gate, type Log, pause } from "@torpor/base";
 import type { PoolStatus } from "@torpor/protocol";
 import type { Driver, MachineHandle, MachineLimits } from "../driver/driver.ts";
+import { Demand } from "./demand.ts";
 import type { Golden } from "./golden.ts";
 import { GuestClient, type GuestPreparation } from "./guest-client.ts";
 import { resumed, Shells } from "./shells.ts";
@@ -62,7 +63,7 @@ export class Pool {
   readonly #options: PoolOptions;
   readonly #ready: PristineMachine[] = [];
   readonly #shells: Shells;
-  readonly #creates: number[] = [];
+  readonly #creates: Demand;
   readonly #stopping = new AbortController();
   readonly #background = new Set<Promise<void>>();
   /** Of those ready: the ones that are resumed already, for a create that is expected. */
@@ -78,6 +79,7 @@ export class Pool {
 
   constructor(options: PoolOptions) {
     this.#options = options;
+    this.#creates = new Demand(options.clock, DEMAND_WINDOW_MS);
     this.#shells = new Shells({
       driver: options.driver,
       clock: options.clock,
@@ -117,7 +119,7 @@ export class Pool {
   async acquire(diskMib: number, signal: AbortSignal): Promise<PristineMachine> {
     const { clock } = this.#options;
     this.#lastAsked = clock.monotonic();
-    this.#creates.push(this.#lastAsked);
+    this.#creates.note();
     this.#acquiring += 1;
     try {
       const standard = diskMib === this.#options.diskMib;
@@ -335,9 +337,7 @@ export class Pool {
   /** As many as were asked for lately, within bounds, so that the next burst of that size finds them waiting. */
   #target(): number {
     if (this.#options.readyTarget === 0) return 0;
-    const since = this.#options.clock.monotonic() - DEMAND_WINDOW_MS;
-    while (this.#creates.length > 0 && (this.#creates[0] ?? 0) < since) this.#creates.shift();
-    return Math.max(this.#options.readyTarget, Math.min(MAX_READY, this.#creates.length));
+    return Math.max(this.#options.readyTarget, Math.min(MAX_READY, this.#creates.count));
   }
 
   #refill(): void {

@@ -1,5 +1,6 @@
 import type { Clock } from "@torpor/base";
 import type { Driver, MachineHandle } from "../driver/driver.ts";
+import { Demand } from "./demand.ts";
 
 export interface ShellsOptions {
   driver: Pick<Driver, "adopt" | "pause" | "resume">;
@@ -36,14 +37,14 @@ export class Shells {
   readonly #stopping = new Set<MachineHandle>();
   /** The one that is being started, as long as nobody has taken it. */
   #coming: Promise<MachineHandle> | undefined;
-  /** When each was asked for. */
-  readonly #asked: number[] = [];
+  readonly #demand: Demand;
   #expected = 0;
   #forgetExpected = (): void => {};
   #trimNoMore = (): void => {};
 
   constructor(options: ShellsOptions) {
     this.#options = options;
+    this.#demand = new Demand(options.clock, options.demandMs);
   }
 
   get waiting(): readonly MachineHandle[] {
@@ -51,11 +52,9 @@ export class Shells {
   }
 
   get target(): number {
-    const { least, demandMs, clock } = this.#options;
+    const { least } = this.#options;
     if (least === 0) return 0;
-    const since = clock.monotonic() - demandMs;
-    while ((this.#asked[0] ?? since) < since) this.#asked.shift();
-    return Math.max(least, Math.min(MOST, Math.max(this.#asked.length, this.#expected)));
+    return Math.max(least, Math.min(MOST, Math.max(this.#demand.count, this.#expected)));
   }
 
   /** Whether some are about to be asked for. */
@@ -97,9 +96,8 @@ export class Shells {
 
   /** One that waits, else the one that is being started; undefined when there is neither. The caller's from then on. */
   async take(): Promise<MachineHandle | undefined> {
-    const { clock, least } = this.#options;
-    if (least === 0) return undefined;
-    this.#asked.push(clock.monotonic());
+    if (this.#options.least === 0) return undefined;
+    this.#demand.note();
     this.#expected = Math.max(0, this.#expected - 1);
     const shell = this.takeWaiting();
     if (shell !== undefined) return shell;
@@ -147,15 +145,14 @@ export class Shells {
 
   /** Gives up those that nobody wants any more, and again whenever fewer may be wanted. */
   #trim(): void {
-    const { clock, demandMs, end, least } = this.#options;
+    const { clock, end, least } = this.#options;
     this.#trimNoMore();
     for (const shell of this.#waiting.slice(this.target)) {
       this.#remove(shell);
       end(shell);
     }
-    const oldest = this.#asked[0];
-    if (this.#waiting.length <= least || oldest === undefined) return; // what is expected has a clock of its own
-    const lapsesInMs = oldest + demandMs + 1 - clock.monotonic();
+    const { lapsesInMs } = this.#demand;
+    if (this.#waiting.length <= least || lapsesInMs === undefined) return; // what is expected has a clock of its own
     this.#trimNoMore = clock.after(lapsesInMs, () => this.#trim());
   }
 }
